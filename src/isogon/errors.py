@@ -1,0 +1,102 @@
+"""What isogon raises, and the one way in which it phrases a refused argument.
+
+Every message is one sentence that a user can act on: the argument's name, the rule, the value given and the cure.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+
+class IsogonError(Exception):
+    """Base of everything isogon raises on purpose."""
+
+
+class ArgumentError(IsogonError, ValueError):
+    """A value that breaks a rule.
+
+    >>> print(ArgumentError("lr", "a number above 0", -1, "give the peak learning rate"))
+    lr must be a number above 0, got -1: give the peak learning rate.
+    """
+
+    def __init__(self, name: str, rule: str, value: Any, cure: str) -> None:
+        self.name, self.rule, self.value, self.cure = name, rule, value, cure
+        super().__init__(f"{name} must be {rule}, got {_shown(value)}: {cure}.")
+
+
+class UnsolvableError(IsogonError, ValueError):
+    """A transfer that has no answer."""
+
+
+class MissingExtraError(IsogonError, ImportError):
+    """An optional package that is not installed.
+
+    >>> print(MissingExtraError("matplotlib", extra="report", purpose="to draw a PNG"))
+    matplotlib is needed to draw a PNG and is not installed: run pip install 'isogon[report]'.
+    """
+
+    def __init__(self, package: str, *, extra: str, purpose: str) -> None:
+        super().__init__(
+            f"{package} is needed {purpose} and is not installed: run pip install 'isogon[{extra}]'."
+        )
+
+
+def _shown(value: Any, limit: int = 80) -> str:
+    """The value as the user would recognise it, on one line and never endless."""
+    try:
+        text = repr(value)
+    except ValueError:  # an integer with more digits than Python agrees to print
+        text = f"a {type(value).__name__}"
+    return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def check_number(
+    name: str,
+    value: Any,
+    *,
+    low: float = -math.inf,
+    high: float = math.inf,
+    low_open: bool = False,
+    high_open: bool = False,
+    cure: str,
+) -> float:
+    """`value` as a finite float within the bounds, or an ArgumentError that says which rule it breaks."""
+    try:
+        number = math.nan if isinstance(value, bool | str | bytes) else float(value)
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        number = math.nan
+    too_low = number <= low if low_open else number < low
+    too_high = number >= high if high_open else number > high
+    if not math.isfinite(number) or too_low or too_high:
+        raise ArgumentError(name, _range_rule("a finite number", low, high, low_open, high_open), value, cure)
+    return number
+
+
+def check_whole(name: str, value: Any, *, low: int = 1, high: int = 10**15, cure: str) -> int:
+    """`value` as an int within the bounds; a float passes when it is whole."""
+    try:
+        whole = None if isinstance(value, bool | str | bytes) else int(value)
+    except (TypeError, ValueError, OverflowError, RuntimeError):
+        whole = None
+    if whole is None or whole != value or not low <= whole <= high:
+        raise ArgumentError(name, f"a whole number from {low} to {high:.0e}", value, cure)
+    return whole
+
+
+def check_choice(name: str, value: Any, choices: Iterable[str], *, cure: str | None = None) -> str:
+    """`value` when it is one of `choices`."""
+    options = tuple(choices)
+    if not isinstance(value, str) or value not in options:
+        raise ArgumentError(name, "one of " + ", ".join(options), value, cure or f"write {options[0]}, say")
+    return value
+
+
+def _range_rule(kind: str, low: float, high: float, low_open: bool, high_open: bool) -> str:
+    parts = []
+    if math.isfinite(low):
+        parts.append(f"{'above' if low_open else 'at least'} {low:g}")
+    if math.isfinite(high):
+        parts.append(f"{'below' if high_open else 'at most'} {high:g}")
+    return " ".join([kind, " and ".join(parts)]).strip()
