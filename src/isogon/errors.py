@@ -38,9 +38,7 @@ class MissingExtraError(IsogonError, ImportError):
     """
 
     def __init__(self, package: str, *, extra: str, purpose: str) -> None:
-        super().__init__(
-            f"{package} is needed {purpose} and is not installed: run pip install 'isogon[{extra}]'."
-        )
+        super().__init__(f"{package} is needed {purpose} and is not installed: run pip install 'isogon[{extra}]'.")
 
 
 def _shown(value: Any, limit: int = 80) -> str:
