@@ -1,0 +1,191 @@
+"""Ordinary schedules in closed form: constant, stepwise, cosine, linear, warm-up, and joins of them.
+
+A schedule is a frozen object with `.lr(step)` and `.weight_decay(step)`; a step is a number or an array of numbers,
+counted from 0, and the answer has its shape. Past its end a schedule keeps its last value.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from isogon.errors import ArgumentError, check_number, check_whole
+
+Floats = NDArray[np.float64]
+
+
+class Schedule(Protocol):
+    """What every schedule offers."""
+
+    def lr(self, step: ArrayLike) -> Floats:
+        """The learning rate at `step`."""
+
+    def weight_decay(self, step: ArrayLike) -> Floats:
+        """The weight decay at `step`."""
+
+
+@dataclass(frozen=True)
+class Phases:
+    """Values that hold from their start step until the next phase begins."""
+
+    starts: tuple[int, ...]
+    lrs: tuple[float, ...]
+    weight_decays: tuple[float, ...]
+
+    def phase(self, step: ArrayLike) -> NDArray[np.int64]:
+        """The index of the phase that `step` is in."""
+        return np.searchsorted(np.array(self.starts[1:]), _steps(step), side="right").astype(np.int64)
+
+    def lr(self, step: ArrayLike) -> Floats:
+        return np.array(self.lrs)[self.phase(step)]
+
+    def weight_decay(self, step: ArrayLike) -> Floats:
+        return np.array(self.weight_decays)[self.phase(step)]
+
+
+@dataclass(frozen=True)
+class Ramp:
+    """A learning rate that runs from one value to another over `steps`, in a straight line or half a cosine."""
+
+    first: float
+    last: float
+    decay: float
+    steps: int
+    curved: bool
+
+    def lr(self, step: ArrayLike) -> Floats:
+        done = np.clip(_steps(step) / self.steps, 0.0, 1.0)
+        if self.curved:
+            done = (1 - np.cos(np.pi * done)) / 2
+        # The ends are exact: first·1 + last·0 and the reverse.
+        return np.asarray(self.first * (1 - done) + self.last * done)
+
+    def weight_decay(self, step: ArrayLike) -> Floats:
+        return np.full(np.shape(step), self.decay)
+
+
+@dataclass(frozen=True)
+class Warmup:
+    """A schedule whose learning rate is first held back by a factor that rises in a straight line to 1."""
+
+    schedule: Schedule
+    steps: int
+    start: float
+
+    def lr(self, step: ArrayLike) -> Floats:
+        done = np.clip(_steps(step) / self.steps, 0.0, 1.0)
+        return np.asarray(self.schedule.lr(step) * (self.start + (1 - self.start) * done))
+
+    def weight_decay(self, step: ArrayLike) -> Floats:
+        return self.schedule.weight_decay(step)
+
+
+@dataclass(frozen=True)
+class Join:
+    """Schedules one after another, each counting its steps from its own start."""
+
+    schedules: tuple[Schedule, ...]
+    starts: tuple[int, ...]
+
+    def lr(self, step: ArrayLike) -> Floats:
+        return self._pick(step, "lr")
+
+    def weight_decay(self, step: ArrayLike) -> Floats:
+        return self._pick(step, "weight_decay")
+
+    def _pick(self, step: ArrayLike, quantity: str) -> Floats:
+        steps = _steps(step)
+        which = np.searchsorted(np.array(self.starts[1:]), steps, side="right")
+        out = np.empty_like(steps)
+        for index, (schedule, start) in enumerate(zip(self.schedules, self.starts, strict=True)):
+            here = which == index
+            out[here] = getattr(schedule, quantity)(steps[here] - start)
+        return out
+
+
+def constant(lr: float, weight_decay: float) -> Phases:
+    """η and λ that never change."""
+    return phases([(0, lr, weight_decay)])
+
+
+def step_decay(lr: float, weight_decay: float, milestones: Sequence[int], factor: float = 10.0) -> Phases:
+    """η divided by `factor` at each of `milestones` (steps); λ constant.
+
+    >>> step_decay(0.1, 5e-4, [100, 200], 10).lr([0, 99, 100, 250]).tolist()
+    [0.1, 0.1, 0.01, 0.001]
+    """
+    check_number("factor", factor, low=0, low_open=True, cure="a factor of 10 divides by 10")
+    starts = [0, *milestones]
+    return phases([(start, lr / factor**index, weight_decay) for index, start in enumerate(starts)])
+
+
+def phases(parts: Iterable[tuple[int, float, float]]) -> Phases:
+    """Any sequence of (start step, η, λ), the first at step 0; Li, Lyu and Arora's random schedules are such."""
+    rows = [(check_whole("start", start, low=0, cure="phases start at whole steps"), lr, wd) for start, lr, wd in parts]
+    starts = [start for start, _, _ in rows]
+    if not starts or starts[0] != 0 or any(later <= earlier for earlier, later in itertools.pairwise(starts)):
+        raise ArgumentError("starts", "increasing and begin at 0", starts, "order the phases by their first step")
+    return Phases(
+        tuple(starts),
+        tuple(_lr(lr) for _, lr, _ in rows),
+        tuple(_weight_decay(decay) for _, _, decay in rows),
+    )
+
+
+def cosine(lr: float, weight_decay: float, steps: int, final_lr: float = 0.0) -> Ramp:
+    """η_t = η_T + (η − η_T)(1 + cos(πt/T))/2 over T = `steps`, η_T = `final_lr`; λ constant.
+
+    >>> cosine(0.2, 5e-4, 100).lr([0, 50, 100]).round(6).tolist()
+    [0.2, 0.1, 0.0]
+    """
+    return _ramp(lr, final_lr, weight_decay, steps, curved=True)
+
+
+def linear(lr: float, weight_decay: float, steps: int, final_lr: float = 0.0) -> Ramp:
+    """η in a straight line from `lr` to `final_lr` over `steps`; λ constant."""
+    return _ramp(lr, final_lr, weight_decay, steps, curved=False)
+
+
+def warmup(schedule: Schedule, steps: int, start: float = 0.0) -> Warmup:
+    """`schedule` with its learning rate multiplied by a factor that rises from `start` to 1 over the first `steps`."""
+    check_whole("steps", steps, cure="a warm-up takes at least one step")
+    check_number("start", start, low=0, high=1, cure="give the share of the learning rate at step 0")
+    return Warmup(schedule, steps, start)
+
+
+def join(schedules: Sequence[Schedule], boundaries: Sequence[int]) -> Join:
+    """`schedules` one after another; schedule i + 1 starts, at its own step 0, at `boundaries[i]`."""
+    starts = [0, *boundaries]
+    if len(starts) != len(schedules) or any(b <= a for a, b in itertools.pairwise(starts)):
+        raise ArgumentError(
+            "boundaries",
+            f"{len(schedules) - 1} increasing steps above 0",
+            list(boundaries),
+            "one between each two",
+        )
+    return Join(tuple(schedules), tuple(starts))
+
+
+def _ramp(lr: float, final_lr: float, weight_decay: float, steps: int, *, curved: bool) -> Ramp:
+    check_whole("steps", steps, cure="count the steps of the whole run")
+    return Ramp(_lr(lr), _lr(final_lr, "final_lr"), _weight_decay(weight_decay), steps, curved)
+
+
+def _lr(value: float, name: str = "lr") -> float:
+    return check_number(name, value, low=0, cure="give the learning rate")
+
+
+def _weight_decay(value: float) -> float:
+    return check_number("weight_decay", value, low=0, cure="give 0 for no weight decay")
+
+
+def _steps(step: ArrayLike) -> Floats:
+    steps = np.asarray(step, dtype=np.float64)
+    if np.any(~(steps >= 0)) or np.any(np.isinf(steps)):
+        raise ArgumentError("step", "finite and at least 0", step, "steps count from 0")
+    return steps
