@@ -1,0 +1,69 @@
+"""The command line: parse, call one public function, print."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import cast
+
+import typer
+
+from isogon.cli import recipe_commands, tour_command
+from isogon.errors import IsogonError
+
+app = typer.Typer(
+    name="isogon",
+    help="Train normalised networks by the one number that matters: how fast their weights turn.",
+    add_completion=False,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+recipe_commands.add_to(app)
+tour_command.add_to(app)
+
+# Typer re-exports only some of the errors of the parser inside it; their common base is two steps up.
+_ParserError = cast("type[Exception]", typer.BadParameter.__mro__[2])
+
+
+@app.callback(invoke_without_command=True)
+def _start(
+    context: typer.Context,
+    version: bool = typer.Option(False, "--version", help="Show the version and stop.", is_eager=True),
+) -> None:
+    if version:
+        from isogon import __version__
+
+        typer.echo(f"isogon {__version__}")
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line; bad input ends with exit code 2 and one sentence, never with a traceback."""
+    try:
+        code = app(args=arguments, standalone_mode=False)
+        sys.stdout.flush()
+    except IsogonError as error:
+        _refuse(str(error))
+    except _ParserError as error:
+        _refuse(_parser_sentence(error))
+    except (typer.Abort, KeyboardInterrupt):
+        sys.exit(130)
+    except BrokenPipeError:
+        # The reader (head, say) has gone; Python would complain once more when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _parser_sentence(error: BaseException) -> str:
+    message = " ".join(getattr(error, "format_message", lambda: str(error))().split()).rstrip(".?")
+    context = getattr(error, "ctx", None)
+    return f"{message}: see {context.command_path if context is not None else 'isogon'} --help."
+
+
+def _refuse(sentence: str) -> None:
+    print(sentence, file=sys.stderr)
+    sys.exit(2)

@@ -1,0 +1,111 @@
+"""How recipes and predictions look on a terminal."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from isogon.predict import Curves
+from isogon.recipe import Recipe, Transfer
+
+_ROWS = ("optimizer", "lr", "weight_decay", "momentum", "beta2", "batch_size", "samples", "epochs")
+
+
+def show_transfer(source: Recipe, moved: Transfer, solved: str) -> None:
+    """The two recipes side by side, the interval, the motion they share, the warnings."""
+    console = Console(highlight=False, soft_wrap=True)
+    old, new = source.to_dict(), moved.recipe.to_dict()
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("")
+    table.add_column("given", justify="right")
+    table.add_column("transferred", justify="right")
+    table.add_column("")
+    for name in _ROWS:
+        if name not in old and name not in new:
+            continue
+        note = ""
+        if name == solved:
+            note = "← solved"
+            if moved.interval is not None:
+                note += f", best expected in {moved.interval[0]:.3g} … {moved.interval[1]:.3g}"
+        elif old.get(name) != new.get(name):
+            note = "← changed"
+        style = "bold green" if name == solved else None
+        table.add_row(name, _number(old.get(name)), _number(new.get(name)), note, style=style)
+    console.print(table)
+    console.print()
+    _show_motion(console, moved.recipe)
+    _show_warnings(console, moved.warnings)
+
+
+def show_prediction(recipe: Recipe, run: Curves) -> None:
+    """The motion in equilibrium, then the run at about a dozen epochs, the rate's drops among them."""
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(one_line(recipe))
+    console.print()
+    _show_motion(console, recipe)
+    console.print()
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in ("epoch", "lr", "norm", "effective lr", "step angle", "epoch angle", "of equilibrium"):
+        table.add_column(heading, justify="right")
+    for row in _rows_to_show(run):
+        table.add_row(
+            f"{run.epoch[row]:.4g}",
+            f"{run.lr[row]:.3g}",
+            f"{run.norm[row]:.4g}",
+            f"{run.effective_lr[row]:.3g}",
+            _degrees(run.step_angle[row]),
+            _degrees(run.epoch_angle[row]),
+            "–" if math.isnan(run.settled[row]) else f"{run.settled[row]:.0%}",
+        )
+    console.print(table)
+    _show_warnings(console, recipe.warnings)
+
+
+def one_line(recipe: Recipe) -> str:
+    """The recipe as one line of text."""
+    return ", ".join(f"{name} {_number(value)}" for name, value in recipe.to_dict().items())
+
+
+def _show_motion(console: Console, recipe: Recipe) -> None:
+    motion, steps = recipe.motion, recipe.steps_per_epoch
+    about = " (approximate)" if motion.approximate else ""
+    facts = Table.grid(padding=(0, 2))
+    facts.add_row("tuning factor", f"{recipe.tuning_factor:.4g}")
+    for name, lag in (("angle per step", 1.0), ("angle per epoch", steps)):
+        angle = float(motion.angle(lag))
+        facts.add_row(
+            name, f"{angle:.4g} rad = {math.degrees(angle):.4g}° in equilibrium, by gradient noise alone{about}"
+        )
+    facts.add_row("timescale", f"{motion.timescale / steps:.4g} epochs until the weights' direction is forgotten")
+    console.print(facts)
+
+
+def _show_warnings(console: Console, warnings: tuple[str, ...]) -> None:
+    if warnings:
+        console.print()
+    for warning in warnings:
+        console.print(f"[yellow]![/yellow] {warning}", markup=True)
+
+
+def _rows_to_show(run: Curves, about: int = 9) -> list[int]:
+    """Evenly spread rows, the ends, and the epochs before and after each drop of the rate."""
+    last = len(run.epoch) - 1
+    rows = {0, last, *np.linspace(0, last, about).round().astype(int).tolist()}
+    drops = np.flatnonzero(run.lr[1:] < 0.7 * run.lr[:-1]) + 1
+    if len(drops) <= about:  # a cosine's end falls steeply too, and needs no rows of its own
+        rows |= {int(row) for drop in drops for row in (drop - 1, drop)}
+    return sorted(rows)
+
+
+def _number(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return "–" if value is None else str(value)
+
+
+def _degrees(angle: float) -> str:
+    return "–" if math.isnan(angle) else f"{math.degrees(angle):.4g}°"
