@@ -22,7 +22,7 @@ $(STAMP): pyproject.toml constraints.txt
 	  { echo "isogon needs Python 3.11 or newer; $(PYTHON) is older: call make PYTHON=python3.11"; exit 2; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "Installing isogon and its development tools into $(VENV) (a few minutes the first time) ..."
-	@$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@$(BIN)/python -m pip install -qq --editable '.[dev]'
 	@touch $@
 
 demo: setup ## A tour: move a recipe to 16 times the data, predict the run, draw it
