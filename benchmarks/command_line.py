@@ -10,21 +10,8 @@ import subprocess
 import sys
 from importlib.metadata import version
 
-TRANSFER = [
-    "-m",
-    "isogon",
-    "transfer",
-    "--lr",
-    "0.1",
-    "--wd",
-    "0.0016",
-    "--batch",
-    "512",
-    "--samples",
-    "80000",
-    "--to",
-    "samples=1280000",
-]
+RECIPE = ["--lr", "0.1", "--wd", "0.0016", "--batch", "512", "--samples", "80000"]
+TRANSFER = ["-m", "isogon", "transfer", *RECIPE, "--to", "samples=1280000"]
 RUNS = {"isogon transfer": TRANSFER, "import torch": ["-c", "import torch"]}
 REPEATS = 15
 
