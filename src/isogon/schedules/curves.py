@@ -39,7 +39,7 @@ class Phases:
 
     def phase(self, step: ArrayLike) -> NDArray[np.int64]:
         """The index of the phase that `step` is in."""
-        return np.searchsorted(np.array(self.starts[1:]), _steps(step), side="right").astype(np.int64)
+        return np.searchsorted(np.array(self.starts[1:]), checked_steps(step), side="right").astype(np.int64)
 
     def lr(self, step: ArrayLike) -> Floats:
         return np.array(self.lrs)[self.phase(step)]
@@ -59,7 +59,7 @@ class Ramp:
     curved: bool
 
     def lr(self, step: ArrayLike) -> Floats:
-        done = np.clip(_steps(step) / self.steps, 0.0, 1.0)
+        done = np.clip(checked_steps(step) / self.steps, 0.0, 1.0)
         if self.curved:
             done = (1 - np.cos(np.pi * done)) / 2
         # The ends are exact: first·1 + last·0 and the reverse.
@@ -78,7 +78,7 @@ class Warmup:
     start: float
 
     def lr(self, step: ArrayLike) -> Floats:
-        done = np.clip(_steps(step) / self.steps, 0.0, 1.0)
+        done = np.clip(checked_steps(step) / self.steps, 0.0, 1.0)
         return np.asarray(self.schedule.lr(step) * (self.start + (1 - self.start) * done))
 
     def weight_decay(self, step: ArrayLike) -> Floats:
@@ -99,13 +99,30 @@ class Join:
         return self._pick(step, "weight_decay")
 
     def _pick(self, step: ArrayLike, quantity: str) -> Floats:
-        steps = _steps(step)
+        steps = checked_steps(step)
         which = np.searchsorted(np.array(self.starts[1:]), steps, side="right")
         out = np.empty_like(steps)
         for index, (schedule, start) in enumerate(zip(self.schedules, self.starts, strict=True)):
             here = which == index
             out[here] = getattr(schedule, quantity)(steps[here] - start)
         return out
+
+
+@dataclass(frozen=True)
+class Balanced:
+    """A schedule of the same ηλ at a constant ratio η/λ."""
+
+    schedule: Schedule
+    ratio: float
+
+    def lr(self, step: ArrayLike) -> Floats:
+        return np.sqrt(self._intrinsic(step) * self.ratio)
+
+    def weight_decay(self, step: ArrayLike) -> Floats:
+        return np.sqrt(self._intrinsic(step) / self.ratio)
+
+    def _intrinsic(self, step: ArrayLike) -> Floats:
+        return self.schedule.lr(step) * self.schedule.weight_decay(step)
 
 
 def constant(lr: float, weight_decay: float) -> Phases:
@@ -171,6 +188,45 @@ def join(schedules: Sequence[Schedule], boundaries: Sequence[int]) -> Join:
     return Join(tuple(schedules), tuple(starts))
 
 
+def balanced(schedule: Schedule) -> Balanced:
+    """`schedule` with every change of η shared with λ, so that the norm at equilibrium stays where step 0 puts it.
+
+    η'_t = √(x_t η₀/λ₀), λ'_t = √(x_t λ₀/η₀) with x_t = η_t λ_t: where η would be divided by κ, both are divided by √κ.
+    The same networks as rescaling the weights at the drop (Wan et al.), without touching a tensor.
+    """
+    lr, decay = float(schedule.lr(0)), float(schedule.weight_decay(0))
+    if lr <= 0 or decay <= 0:
+        raise ArgumentError(
+            "schedule", "one with a learning rate and weight decay above 0 at step 0", (lr, decay), "start above 0"
+        )
+    return Balanced(schedule, lr / decay)
+
+
+def from_label(label: str, *, lr: float, weight_decay: float, steps_per_epoch: float) -> Phases:
+    """Li, Lyu and Arora's names: `wd_x_y_lr_z_u` divides λ by 10 at epochs x, y and η by 10 at epochs z, u.
+
+    Either part may be left out or longer; an epoch named twice divides twice, and epoch 0 divides the start.
+    """
+    refusal = ArgumentError(
+        "label", "like wd_20_60_lr_40_60, epochs not falling", label, "write lr_80_120 for a plain step decay"
+    )
+    drops: dict[str, list[float]] = {"wd": [], "lr": []}
+    current: list[float] | None = None
+    for part in label.split("_"):
+        if part in drops:
+            current = drops[part]
+        elif current is None or not part.isdecimal() or (current and float(part) < current[-1]):
+            raise refusal
+        else:
+            current.append(float(part))
+    starts = sorted({0, *(round(epoch * steps_per_epoch) for epochs in drops.values() for epoch in epochs)})
+
+    def after(kind: str, start: int) -> int:
+        return sum(round(epoch * steps_per_epoch) <= start for epoch in drops[kind])
+
+    return phases([(s, lr / 10 ** after("lr", s), weight_decay / 10 ** after("wd", s)) for s in starts])
+
+
 def _ramp(lr: float, final_lr: float, weight_decay: float, steps: int, *, curved: bool) -> Ramp:
     check_whole("steps", steps, cure="count the steps of the whole run")
     return Ramp(_lr(lr), _lr(final_lr, "final_lr"), _weight_decay(weight_decay), steps, curved)
@@ -184,7 +240,8 @@ def _weight_decay(value: float) -> float:
     return check_number("weight_decay", value, low=0, cure="give 0 for no weight decay")
 
 
-def _steps(step: ArrayLike) -> Floats:
+def checked_steps(step: ArrayLike) -> Floats:
+    """`step` as an array of finite numbers from 0 on."""
     steps = np.asarray(step, dtype=np.float64)
     if np.any(~(steps >= 0)) or np.any(np.isinf(steps)):
         raise ArgumentError("step", "finite and at least 0", step, "steps count from 0")
