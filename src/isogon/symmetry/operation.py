@@ -1,0 +1,411 @@
+"""One operation of the graph while it is judged: the algebra that rules are written in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from isogon.symmetry import state as st
+from isogon.symmetry.degree import TOLERANCE
+from isogon.symmetry.labels import follow_runs
+from isogon.symmetry.reasons import ACTIVATION_CURE, ADD_CURE, BIAS_CURE, CHANNEL_CURE, RULE_CURE, Book, Reason
+from isogon.symmetry.state import Bools, Ints, State
+
+
+@dataclass
+class Operation:
+    """What a rule sees: the operation's name and place, the shape of its result, and the algebra."""
+
+    name: str
+    node: str
+    module: str
+    module_type: str
+    shapes: list[tuple[int, ...]]
+    floating: bool
+    sources: int
+    book: Book
+    into_division: bool = False  # the result goes only into sqrt, rsqrt, a denominator or a negative power
+    into_softmax: bool = False
+    run: Callable[..., Any] | None = None  # the operation itself, to be run on labels
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.shapes[0]
+
+    @property
+    def short(self) -> str:
+        return self.name.split(".")[1].removesuffix("_") if "." in self.name else self.name
+
+    @property
+    def place(self) -> str:
+        """Where it happens, as the user would say it: the layer's name, or the operation within a larger module."""
+        if not self.module:
+            return self.short
+        where = f"{self.module} ({self.module_type.rsplit('.', 1)[-1]})"
+        return where if self.module_type.startswith("torch.nn.modules.") else f"{self.short} in {where}"
+
+    def broken(self, kind: str, text: str, *operands: State, cure: str = "") -> int:
+        """Number of a new reason for "not homogeneous"."""
+        return self.book.add(Reason(kind, self.node, self.name, self.module, text, cure, False, operands))
+
+    def unsure(self, kind: str, text: str, *operands: State, cure: str = RULE_CURE) -> int:
+        """Number of a new reason for "unknown"."""
+        return self.book.add(Reason(kind, self.node, self.name, self.module, text, cure, True, operands))
+
+    def assume_small(self, eps: float) -> None:
+        """Note that a small positive constant counts as zero."""
+        self.book.eps.append((self.module, self.short, eps))
+
+    def note(self, sentence: str) -> None:
+        if sentence not in self.book.notes:
+            self.book.notes.append(sentence)
+
+    def constant(self, shape: Sequence[int] | None = None, **facts: Any) -> State:
+        """A result that no parameter reaches, or that no scale changes."""
+        return st.constant(self.shape if shape is None else shape, self.sources, **facts)
+
+    def zeros(self, shape: Sequence[int] | None = None) -> State:
+        return self.constant(shape, degree=np.inf, nonneg=True, value=0.0)
+
+    def unknown(self, *operands: State, why: str = "") -> State:
+        """A result no rule can judge: unknown for the sources whose scale changes some operand, else still constant."""
+        reached = np.zeros(self.sources, bool)
+        for operand in operands:
+            reached |= ~operand.fixed
+        number = self.unsure("unknown", why or f"isogon has no rule for {self.name}", *operands)
+        out = self.constant()
+        return out.with_(
+            degree=np.where(reached[:, None], np.nan, out.degree),
+            reason=np.where(reached[:, None], number, out.reason),
+            ray=np.where(reached, st.EVERY_DIM, 0),
+        )
+
+    def state(self, value: Any) -> State:
+        """A Python number as the state of a 0-dimensional constant; states pass through."""
+        if isinstance(value, State):
+            return value
+        number = float(value) if isinstance(value, int | float | bool) else None
+        zero = number is not None and (number == 0 or abs(number) >= st.INFINITE)
+        return self.constant((), degree=np.inf if zero else 0.0, value=number, nonneg=(number or -1) > 0 or number == 0)
+
+    def settle(self, x: State, words: str = "", rows: Bools | None = None) -> State:
+        """`x` for an operation that cannot carry a shift: shifted rows (those in `rows`) become not homogeneous."""
+        rows = x.shifted if rows is None else rows & x.shifted
+        if not rows.any():
+            return x
+        words = words or f"and {self.place} does not remove it"
+        met = x.shift_reason.copy()
+        for number in np.unique(x.shift_reason[rows]):
+            met[x.shift_reason == number] = self.book.meet(int(number), self.node, words)
+        return x.with_(
+            degree=np.where(rows[:, None], np.nan, x.degree),
+            reason=np.where(rows[:, None], st.worse(x.reason, met[:, None]), x.reason),
+            shift=np.where(rows, 0, x.shift),
+            ray=np.where(rows, x.varies, x.ray),
+        )
+
+    def mix(self, x: State, verb: str = "sums over", groups: int = 1) -> State:
+        """`x` where the tracked dimension is summed over or mixed otherwise, in `groups`: unequal channels break."""
+        if x.runs == 1:
+            return x
+        text = f"{self.place} {verb} channels of unequal degree ({{0}})"
+        return st.mixed(x, self.broken("channels", text, x, cure=CHANNEL_CURE), groups)
+
+    def scalar(self, x: State) -> State:
+        """`x` as one number that stands for all its elements: for indices, grids and what is scattered."""
+        flat = self.flatten_runs(self.settle(x))
+        return flat.plain().with_(shape=(), dim=0, varies=0, ray=np.where(flat.broken, st.EVERY_DIM, 0))
+
+    def given(self, x: State, *conditions: State) -> State:
+        """`x` picked by indices, masks or the like, which must not change with the scale."""
+        for condition in conditions:
+            fixed = self.scalar(self.require_zero(condition, f"what {self.place} picks by"))
+            if fixed.broken.any():
+                x = self.multiply(x, fixed)
+        return x
+
+    def flatten_runs(self, x: State) -> State:
+        """`x` where the tracked dimension can no longer be followed: uneven rows become unknown."""
+        if x.runs == 1:
+            return x
+        number = self.unsure(
+            "channels",
+            f"channels of unequal degree ({{0}}) cannot be followed through {self.short}",
+            x,
+            cure=CHANNEL_CURE,
+        )
+        return st.mixed(x, number)
+
+    def keep(self, x: State, **facts: Any) -> State:
+        """A positively homogeneous function of each element, such as ReLU: d → d."""
+        return self.settle(x).plain().with_(floating=self.floating, **{"nonneg": False, **facts})
+
+    def power(self, x: State, exponent: float) -> State:
+        """x^p: d → p·d."""
+        if exponent == 1:
+            return x.plain()
+        x = self.settle(x)
+        if exponent == 0:
+            return self.constant(x.shape, nonneg=True, value=1.0)
+        degree = np.where(np.isposinf(x.degree), np.inf, x.degree * exponent)
+        even = float(exponent).is_integer() and int(exponent) % 2 == 0
+        return x.plain().with_(degree=degree, nonneg=x.nonneg or even)
+
+    def require_zero(self, x: State, what: str = "", cure: str = ACTIVATION_CURE, **facts: Any) -> State:
+        """A function that is homogeneous only where its input does not change with the scale: 0 → 0."""
+        x = self.settle(x)
+        zero = (np.abs(x.degree) <= TOLERANCE) | np.isposinf(x.degree)
+        wrong = ~zero & ~np.isnan(x.degree)
+        number = st.NO_REASON
+        if wrong.any():
+            number = self.broken("activation", f"{what or self.place} needs degree 0 and gets {{0}}", x, cure=cure)
+        degree = np.where(zero, 0.0, np.nan)
+        reason = np.where(wrong, number, x.reason)
+        facts = {"nonneg": False, **facts}
+        ray = np.where(np.isnan(degree).any(axis=1), x.varies, 0)
+        return st.merge_runs(x.plain().with_(degree=degree, reason=reason, ray=ray, floating=self.floating, **facts))
+
+    def lift(self, x: State, shape: Sequence[int]) -> State:
+        """`x` broadcast to `shape`, its dimensions aligned at the right."""
+        offset = len(shape) - x.ndim
+        if offset == 0:
+            return x if x.shape == tuple(shape) else x.with_(shape=tuple(shape))
+        flag = x.shift & st.HAS_SHIFT
+        return x.with_(
+            shape=tuple(shape),
+            dim=x.dim + offset,
+            shift=((x.shift & ~st.HAS_SHIFT) << offset) & st.EVERY_DIM | flag,
+            ray=(x.ray << offset) & st.EVERY_DIM,
+            varies=x.varies << offset,
+        )
+
+    def align(self, a: State, b: State) -> tuple[State, State]:
+        """Both broadcast to one shape and tracked along one dimension at most."""
+        shape = np.broadcast_shapes(a.shape, b.shape)
+        a, b = self.lift(a, shape), self.lift(b, shape)
+        if a.runs > 1 and b.runs > 1 and a.dim != b.dim:
+            b = self.flatten_runs(b)
+        return a, b
+
+    def add(self, first: Any, second: Any, verb: str = "is added to") -> State:
+        """a + b: equal degrees stay, zeros do not count, and an unequal term of smaller extent becomes a shift."""
+        a, b = self.align(self.state(first), self.state(second))
+        if a.is_zero:
+            return b.plain()
+        if b.is_zero:
+            return a.plain()
+        da, ra, db, rb, dim, sizes = st.common_runs(a, b, a.dim, b.dim)
+        none_a, none_b = np.isposinf(da), np.isposinf(db)
+        with np.errstate(invalid="ignore"):
+            equal = np.abs(da - db) <= TOLERANCE
+        degree = np.where(none_a, db, np.where(none_b, da, np.where(equal, da, np.nan)))
+        broken = np.isnan(da) | np.isnan(db)
+        unequal = np.isnan(degree) & ~broken
+        varies = a.varies | b.varies
+        both = a.broken & b.broken  # perhaps by one common factor
+        out = a.plain().with_(
+            degree=degree,
+            reason=np.where(none_a, rb, np.where(none_b, ra, st.worse(ra, rb))),
+            shift=a.shift | b.shift,
+            shift_reason=st.worse(a.shift_reason, b.shift_reason),
+            ray=np.where(np.isnan(degree).any(axis=1), np.where(both, factor_dims(a) | factor_dims(b), varies), 0),
+            varies=varies,
+            dim=dim,
+            sizes=sizes,
+            nonneg=a.nonneg and b.nonneg,
+            floating=self.floating,
+        )
+        if not np.isnan(degree).any():
+            return st.merge_runs(out)
+        number = self._unequal(a, b, verb) if unequal.any() else st.NO_REASON
+        reason = np.where(unequal, number, out.reason)
+        # The term that varies along fewer dimensions is the shift of the other, whatever it is.
+        main, other = (a, b) if b.varies.bit_count() <= a.varies.bit_count() else (b, a)
+        trouble = np.isnan(degree).any(axis=1) & ~both
+        if other.varies == varies or not trouble.any():
+            return st.merge_runs(out.with_(reason=reason))
+        cause = st.worst(np.where(np.isnan(degree), reason, st.NO_REASON))
+        held = trouble[:, None]
+        return st.merge_runs(
+            out.with_(
+                degree=np.where(held, da if main is a else db, degree),
+                reason=np.where(held, ra if main is a else rb, reason),
+                shift=np.where(trouble, main.shift | st.HAS_SHIFT | other.varies, out.shift),
+                shift_reason=np.where(trouble, st.worse(main.shift_reason, cause), out.shift_reason),
+                ray=np.where(trouble, np.where(main.broken, factor_dims(main), 0), out.ray),
+            )
+        )
+
+    def join(self, first: Any, second: Any, verb: str) -> State:
+        """A choice between two tensors element by element, or a comparison of the two: the degrees must be equal."""
+        a, b = self.align(self.state(first), self.state(second))
+        alike = a.shifted & b.shifted & (a.shift_reason == b.shift_reason)
+        full = st.nontrivial(a.shape)
+        out = self.add(self.settle(a).with_(varies=full), self.settle(b).with_(varies=full), verb)
+        return out.with_(
+            reason=self.in_doubt(out, alike, f"{self.place} sees {{0}}, both sides of which may have one shift")
+        )
+
+    def sign(self, x: State) -> State:
+        """What depends on the sign of each element alone: any degree → 0."""
+        x = self.settle(x)
+        degree = np.where(np.isnan(x.degree), np.nan, 0.0)
+        reason = self.in_doubt(
+            x, x.broken & (x.ray != x.varies), f"{self.place} sees the sign of {{0}}, which may stay"
+        )
+        return st.merge_runs(x.plain().with_(degree=degree, reason=reason, nonneg=False, floating=self.floating))
+
+    def in_doubt(self, x: State, rows: Bools, text: str) -> Ints:
+        """The reasons of `x`, with "unknown" in the broken entries of `rows`: a common factor may drop out."""
+        if not rows.any():
+            return x.reason
+        number = self.unsure("factor", text, x, cure="ask the oracle with check(..., verify=True)")
+        return np.where(rows[:, None] & np.isnan(x.degree), st.worse(x.reason, np.asarray(number)), x.reason)
+
+    def _unequal(self, a: State, b: State, verb: str) -> int:
+        named = b if b.label or b.value is not None or not (a.label or a.value is not None) else a
+        other = a if named is b else b
+        if named.label:
+            return self.broken("bias", f"{{0}} {verb} {{1}}", named, other, cure=BIAS_CURE)
+        if named.value is not None:
+            return self.broken(
+                "constant", f"{{0}} {verb} {{1}}", named, other, cure="normalise before the constant is added"
+            )
+        return self.broken("add", f"{{0}} {verb} {{1}}", named, other, cure=ADD_CURE)
+
+    def multiply(self, first: Any, second: Any) -> State:
+        """a · b: (d₁, d₂) → d₁ + d₂. A shift of one factor is multiplied by the other and may vary with it."""
+        a, b = self.align(self.state(first), self.state(second))
+        both = a.shifted & b.shifted
+        a, b = self.settle(a, rows=both), b.with_(shift=np.where(both, 0, b.shift))
+        da, ra, db, rb, dim, sizes = st.common_runs(a, b, a.dim, b.dim)
+        zero = np.isposinf(da) | np.isposinf(db)
+        with np.errstate(invalid="ignore"):
+            degree = np.where(zero, np.inf, da + db)
+        shift = np.where(a.shifted, a.shift | b.varies, 0) | np.where(b.shifted, b.shift | a.varies, 0)
+        return st.merge_runs(
+            a.plain().with_(
+                degree=degree,
+                reason=np.where(np.isnan(degree), st.worse(ra, rb), st.NO_REASON),
+                shift=np.where(a.vanishing | b.vanishing, 0, shift),
+                shift_reason=st.worse(a.shift_reason, b.shift_reason),
+                ray=factor_dims(a) | factor_dims(b),
+                varies=a.varies | b.varies,
+                dim=dim,
+                sizes=sizes,
+                nonneg=first is second or (a.nonneg and b.nonneg),
+                value=a.value * b.value if a.value is not None and b.value is not None else None,
+                floating=self.floating,
+            )
+        )
+
+    def divide(self, numerator: Any, denominator: Any) -> State:
+        """a / b: (d₁, d₂) → d₁ − d₂."""
+        a, b = self.state(numerator), self.settle(self.state(denominator))
+        if np.isposinf(b.degree).any():
+            return self.unknown(a, b, why=f"{self.place} divides by zeros")
+        wide_a, wide_b = self.align(a, b)
+        doubt = wide_a.broken & wide_b.broken & (wide_a.ray != (wide_a.varies | wide_b.varies))
+        out = self.multiply(a, self.power(b, -1).with_(nonneg=b.nonneg))
+        if doubt.any():
+            # g(c)·A over something that may be g(c) as well: the two may cancel.
+            number = self.unsure("ratio", f"{self.place} divides {{0}} by {{1}}, which may cancel", wide_a, wide_b)
+            cancel = doubt[:, None] & np.isnan(out.degree)
+            out = out.with_(reason=np.where(cancel, st.worse(out.reason, np.asarray(number)), out.reason))
+        return out
+
+    def reduce(self, x: State, dims: Sequence[int] | None, keepdim: bool, how: str = "sum") -> State:
+        """A `sum`, `mean` or `extreme` over `dims` (all of them where None or empty): equal degrees stay.
+
+        A shift that is constant over `dims` passes a mean or an extreme unchanged; a sum or mean turns any other shift
+        into another shift, an extreme does not.
+        """
+        over = st.mask_of(dims, x.ndim) if dims else (1 << x.ndim) - 1
+        source = x
+        if how == "extreme":
+            x = self.settle(x, rows=(x.shift & over) != 0)
+        if x.runs > 1 and over >> x.dim & 1:
+            x = self.mix(x, "reduces over")
+        table, position, shape = [], 0, []
+        for i, size in enumerate(x.shape):
+            gone = over >> i & 1
+            table.append(0 if gone else 1 << position)
+            if not gone or keepdim:
+                shape.append(1 if gone else size)
+                position += 1
+        dim = 0 if x.runs == 1 else table[x.dim].bit_length() - 1
+        out = x.plain().with_(
+            shape=tuple(shape),
+            dim=dim,
+            shift=st.spread(x.shift, table),
+            varies=int(st.spread(np.array([x.varies]), table)[0]),
+            centre=None if how == "sum" else (source, over),
+            floating=self.floating,
+        )
+        ray = np.where((x.ray & over) != 0, out.varies, st.spread(x.ray, table))
+        return out.with_(ray=np.where(x.broken, ray, 0))
+
+    def normalise(self, x: State, dims: Sequence[int], *, centred: bool = True, groups: int = 1) -> State:
+        """(x − mean) / deviation over `dims` (without the mean where not `centred`): any degree → 0.
+
+        Degrees must agree over `dims`. A shift that is constant over `dims` is removed with the mean. The first of
+        `dims` may be split into `groups`, each normalised by itself.
+        """
+        over = st.mask_of(dims, x.ndim) & st.nontrivial(x.shape)
+        name = self.place
+        if centred and not over & x.varies:
+            return self.zeros(x.shape)
+        outside = st.nontrivial(x.shape) & ~over | (1 << dims[0] if groups > 1 else 0)
+        if x.runs > 1 and over >> x.dim & 1:
+            ray = np.where(x.uneven & ~x.broken, 1 << x.dim | outside, x.ray)
+            several = groups > 1 and x.dim == dims[0]
+            x = self.mix(x, "normalises together", groups if several else 1).with_(ray=ray)
+        stays = (x.shift & over) != 0 if centred else x.shifted
+        kept = x.shift
+        x = self.settle(x, f"and {name} does not remove it", stays).with_(shift=np.zeros_like(x.shift))
+        reason = self.in_doubt(
+            x, x.broken & ~stays & ((x.ray & over) == 0), f"{name} may or may not divide {{0}} by what makes it so"
+        )
+        # What is left is g(c)·A + B(c) divided by a deviation that is a number for each index outside `over`.
+        ray = np.where(stays, outside, x.ray | outside)
+        shift = np.where(stays, kept, 0) | outside | st.HAS_SHIFT
+        return st.merge_runs(
+            x.plain().with_(
+                degree=np.where(np.isfinite(x.degree), 0.0, x.degree),
+                reason=reason,
+                ray=np.where(x.broken, ray, 0),
+                shift=np.where(x.broken, shift, 0),
+                shift_reason=np.where(x.broken, st.worst(reason), st.NO_REASON),
+                nonneg=False,
+                floating=self.floating,
+            )
+        )
+
+    def move(self, x: State, shape: Sequence[int], table: Sequence[int], run: Callable[[Any], Any]) -> State:
+        """`x` with its elements rearranged: dimension i goes to dimensions `table[i]`; `run` does it to a tensor."""
+        out = x.plain().with_(
+            shape=tuple(shape),
+            shift=st.spread(x.shift, table),
+            ray=st.spread(x.ray, table),
+            varies=int(st.spread(np.array([x.varies]), table)[0]) & st.nontrivial(shape),
+            nonneg=x.nonneg,
+            value=x.value,
+            floating=self.floating,
+        )
+        if x.runs == 1:
+            return out
+        found = follow_runs(x, shape, run)
+        if found is None:
+            flat = self.flatten_runs(x)
+            return out.with_(degree=flat.degree, reason=flat.reason, dim=0, sizes=())
+        dim, labels = found
+        return st.from_channels(out, x.degree[:, labels], x.reason[:, labels], dim)
+
+
+def factor_dims(x: State) -> Any:
+    """The dimensions along which the factor g(c) of each row varies."""
+    along = np.where(x.uneven, 1 << x.dim, 0) if x.runs > 1 else 0
+    return np.where(x.broken, x.ray | along, along)

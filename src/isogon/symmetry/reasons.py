@@ -1,0 +1,79 @@
+"""Why homogeneity broke, in words that can be put together for any source afterwards."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from isogon.symmetry import state as st
+from isogon.symmetry.degree import Degree
+from isogon.symmetry.state import State
+
+BIAS_CURE = "drop the bias, or follow it by batch norm, which removes it"
+ADD_CURE = "normalise the branches so that they reach the addition with equal degrees"
+ACTIVATION_CURE = "normalise without trainable affine before it, or use ReLU"
+CHANNEL_CURE = "normalise each channel (batch norm) before they are mixed"
+RULE_CURE = "add a rule with isogon.symmetry.register_rule"
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why homogeneity broke: at which operation, of which operands, and what helps."""
+
+    kind: str
+    node: str
+    op: str
+    module: str
+    text: str  # "{0}" stands for the first operand's degree, and so on
+    cure: str
+    unknown: bool
+    operands: tuple[State, ...] = ()
+    met: str = ""  # for a shift: the operation that could not carry it
+
+    def sentence(self, source: int) -> str:
+        words = self.text.format(*(describe(operand, source) for operand in self.operands))
+        return f"{words} {self.met}".strip()
+
+
+def describe(state: State, source: int) -> str:
+    """The operand as the user knows it: its name if it has one, and its degrees."""
+    row = state.degree[source]
+    numbers = sorted({float(d) for d in row if np.isfinite(d)})
+    if np.isnan(row).any():
+        degree = "a non-homogeneous tensor" if not numbers else "a partly homogeneous tensor"
+    elif not numbers:
+        degree = "zeros"
+    else:
+        shown = [str(Degree.of(d)) for d in numbers]
+        degree = f"a tensor of degree {shown[0]}" if len(shown) == 1 else f"degrees {', '.join(shown)}"
+    if state.value is not None:
+        return f"the constant {state.value:g}"
+    return f"{state.label} ({degree.removeprefix('a tensor of ')})" if state.label else degree
+
+
+@dataclass
+class Book:
+    """Everything a pass over the graph collects besides the states."""
+
+    reasons: list[Reason] = field(default_factory=list)
+    eps: list[tuple[str, str, float]] = field(default_factory=list)  # module, operation, ε
+    notes: list[str] = field(default_factory=list)
+    averaged: dict[str, State] = field(default_factory=dict)  # module → what its running statistics are taken of
+    running: list[int] = field(default_factory=list)  # reasons about normalisations that use running statistics
+    _met: dict[tuple[int, str], int] = field(default_factory=dict)
+
+    def add(self, reason: Reason) -> int:
+        self.reasons.append(reason)
+        return len(self.reasons) - 1 + (st.UNKNOWN_BASE if reason.unknown else 0)
+
+    def get(self, number: int) -> Reason:
+        return self.reasons[number % st.UNKNOWN_BASE]
+
+    def meet(self, number: int, node: str, words: str) -> int:
+        """The reason for a shift, now that an operation could not carry it."""
+        key = (number, node)
+        if key not in self._met:
+            old = self.get(number)
+            self._met[key] = number if old.met else self.add(replace(old, met=words))
+        return self._met[key]

@@ -1,0 +1,292 @@
+"""Rules for functions of each element, and of two tensors element by element."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from isogon.symmetry import state as st
+from isogon.symmetry.degree import TOLERANCE
+from isogon.symmetry.operation import Operation, factor_dims
+from isogon.symmetry.rules import aten, register_rule
+from isogon.symmetry.state import State
+
+LARGEST_EPS = 1e-2
+MASKING = -1e4  # a constant at or below this before a softmax is a mask
+
+_NEED_ZERO = aten(
+    "tanh sin cos tan asin acos atan sinh cosh asinh acosh atanh erf erfc erfinv expm1 log1p gelu silu mish elu selu "
+    "celu softshrink hardshrink tanhshrink softsign hardswish log_sigmoid floor ceil round trunc frac logit lgamma "
+    "digamma special_expit i0 sinc"
+)
+_NEED_ZERO_NONNEG = aten("exp exp2 sigmoid hardsigmoid relu6 softplus")
+_SIGN_ONLY = aten("sign sgn signbit isnan isinf isfinite logical_not bitwise_not")
+
+
+def _is_small(value: float | None) -> bool:
+    return value is not None and 0 < value <= LARGEST_EPS
+
+
+def _small_counts_as_zero(op: Operation, x: State, value: float | None) -> bool:
+    """Whether adding `value` to `x`, or clamping `x` at it, is the ε before a root or a division."""
+    return _is_small(value) and x.nonneg and op.into_division
+
+
+def _drop_eps(op: Operation, x: State, value: float) -> State:
+    if (np.abs(np.where(np.isfinite(x.degree), x.degree, 0.0)) > TOLERANCE).any() or x.shifted.any():
+        op.assume_small(value)
+    return x.plain().with_(degree=np.where(np.isposinf(x.degree) & ~x.shifted[:, None], 0.0, x.degree))
+
+
+@register_rule("aten.add", "aten.__add__", "aten.__iadd__")
+def add(op: Operation, self: Any, other: Any, *, alpha: float = 1) -> State:
+    a, b = op.state(self), op.state(other)
+    if alpha == 1:
+        for x, c in ((a, b), (b, a)):
+            if _small_counts_as_zero(op, x, c.value):
+                return op.lift(_drop_eps(op, x, c.value or 0.0), op.shape)
+    return op.add(a, b).with_(nonneg=a.nonneg and b.nonneg and alpha >= 0)
+
+
+@register_rule("aten.sub", "aten.subtract")
+def subtract(op: Operation, self: Any, other: Any, *, alpha: float = 1) -> State:
+    a, b = op.state(self), op.state(other)
+    if self is other and alpha == 1:
+        return op.zeros()
+    if alpha == 1 and b.centre is not None and b.centre[0] is a:
+        over = b.centre[1]
+        reduced = tuple(1 if over >> i & 1 else n for i, n in enumerate(a.shape))
+        if tuple(b.shape) in (reduced, reduced[a.ndim - b.ndim :]) and set(reduced[: a.ndim - b.ndim]) <= {1}:
+            # The mean of x moves with every shift that is constant over the mean's dimensions, so x − mean(x) does not.
+            gone = (a.shift & over) == 0
+            a, b = a.with_(shift=np.where(gone, 0, a.shift)), b.with_(shift=np.where(gone, 0, b.shift))
+    return op.add(a, b, "is subtracted from").with_(nonneg=False)
+
+
+@register_rule("aten.rsub")
+def reverse_subtract(op: Operation, self: Any, other: Any, alpha: float = 1) -> State:
+    return op.add(other, self, "is subtracted from").with_(nonneg=False)
+
+
+@register_rule("aten.mul", "aten.multiply")
+def multiply(op: Operation, self: Any, other: Any) -> State:
+    return op.multiply(self, other)
+
+
+@register_rule("aten.div", "aten.divide", "aten.true_divide")
+def divide(op: Operation, self: Any, other: Any, *, rounding_mode: str | None = None) -> State:
+    out = op.divide(self, other)
+    return out if rounding_mode is None else op.require_zero(out)
+
+
+@register_rule("aten.floor_divide", "aten.remainder", "aten.fmod")
+def floor_divide(op: Operation, self: Any, other: Any) -> State:
+    return op.require_zero(op.multiply(op.require_zero(op.state(self)), op.require_zero(op.state(other))))
+
+
+@register_rule("aten.addcmul")
+def add_product(op: Operation, self: State, tensor1: State, tensor2: State, *, value: float = 1) -> State:
+    return op.add(self, op.multiply(tensor1, tensor2)).with_(nonneg=False)
+
+
+@register_rule("aten.addcdiv")
+def add_quotient(op: Operation, self: State, tensor1: State, tensor2: State, *, value: float = 1) -> State:
+    return op.add(self, op.divide(tensor1, tensor2)).with_(nonneg=False)
+
+
+@register_rule("aten.lerp")
+def interpolate_linearly(op: Operation, self: State, end: State, weight: Any) -> State:
+    weight = op.require_zero(op.state(weight))
+    return op.add(op.multiply(self, weight), op.multiply(end, weight)).with_(nonneg=False)
+
+
+@register_rule("aten.neg", "aten.negative")
+def negate(op: Operation, self: State) -> State:
+    value = None if self.value is None else -self.value
+    return self.plain().with_(nonneg=False, value=value)
+
+
+@register_rule("aten.pow")
+def power(op: Operation, self: Any, exponent: Any) -> State:
+    base, exponent = op.state(self), op.state(exponent)
+    if exponent.value is not None:
+        return op.lift(op.power(base, exponent.value), op.shape)
+    exponent = op.require_zero(exponent, f"the exponent of {op.place}")
+    if base.fixed.all():
+        return op.require_zero(op.multiply(base, exponent))
+    return op.unknown(base, exponent, why=f"{op.place} raises {{0}} to a power that is no single number")
+
+
+@register_rule("aten.square")
+def square(op: Operation, self: State) -> State:
+    return op.power(self, 2)
+
+
+@register_rule("aten.sqrt")
+def root(op: Operation, self: State) -> State:
+    return op.power(self, 0.5).with_(nonneg=True)
+
+
+@register_rule("aten.rsqrt")
+def reciprocal_root(op: Operation, self: State) -> State:
+    return op.power(self, -0.5).with_(nonneg=True)
+
+
+@register_rule("aten.reciprocal")
+def reciprocal(op: Operation, self: State) -> State:
+    return op.power(self, -1).with_(nonneg=self.nonneg)
+
+
+@register_rule("aten.relu")
+def relu(op: Operation, self: State) -> State:
+    return self.plain() if self.nonneg else op.keep(self, nonneg=True)
+
+
+@register_rule("aten.abs", "aten.absolute")
+def absolute(op: Operation, self: State) -> State:
+    return op.keep(self, nonneg=True)
+
+
+@register_rule("aten.leaky_relu", "aten.rrelu", "aten.nan_to_num")
+def leaky_relu(op: Operation, self: State, *_: Any, **__: Any) -> State:
+    return op.keep(self)
+
+
+@register_rule("aten.prelu")
+def parametric_relu(op: Operation, self: State, weight: State) -> State:
+    """max(x, 0) + w · min(x, 0): the two halves must agree, so that a trainable w breaks it."""
+    if self.nonneg:
+        return self
+    shape = (1, weight.shape[0], *(1,) * (self.ndim - 2)) if weight.ndim == 1 and self.ndim > 1 else weight.shape
+    slope = op.move(weight, shape, [st.nontrivial(shape)], lambda labels: labels.view(shape))
+    return op.join(op.multiply(op.settle(self), slope), self, "(the negative side of the PReLU) stands beside")
+
+
+@register_rule("aten.clamp", "aten.clip", "aten.hardtanh")
+def clamp(op: Operation, self: State, min: Any = None, max: Any = None, **_: Any) -> State:
+    if op.short == "hardtanh":
+        min, max = (-1.0 if min is None else min), (1.0 if max is None else max)
+    low, high = (None if bound is None else op.state(bound) for bound in (min, max))
+    if low is not None and high is None and _small_counts_as_zero(op, self, low.value):
+        return _drop_eps(op, self, low.value or 0.0)
+    out = self
+    for bound in (low, high):
+        if bound is not None:
+            out = op.join(out, bound, f"bounds in {op.place}")
+    nonneg = (self.nonneg or (low is not None and low.nonneg)) and (high is None or high.nonneg)
+    return out.with_(nonneg=nonneg)
+
+
+@register_rule("aten.clamp_min")
+def clamp_min(op: Operation, self: State, min: Any) -> State:
+    return clamp(op, self, min)
+
+
+@register_rule("aten.clamp_max")
+def clamp_max(op: Operation, self: State, max: Any) -> State:
+    return clamp(op, self, None, max)
+
+
+@register_rule("aten.threshold")
+def threshold(op: Operation, self: State, threshold: float, value: float) -> State:
+    return op.join(op.join(self, threshold, "is the threshold of"), value, "replaces elements of")
+
+
+@register_rule("aten.maximum", "aten.minimum", "aten.fmax", "aten.fmin", "aten.max.other", "aten.min.other")
+def larger(op: Operation, self: State, other: State) -> State:
+    for x, c in ((self, other), (other, self)):
+        if op.short in ("maximum", "fmax", "max") and _small_counts_as_zero(op, x, c.value):
+            return op.lift(_drop_eps(op, x, c.value or 0.0), op.shape)
+    return op.join(self, other, "is compared with").with_(nonneg=self.nonneg and other.nonneg)
+
+
+@register_rule(*aten("gt ge lt le eq ne isclose greater less"))
+def compare(op: Operation, self: Any, other: Any, **_: Any) -> State:
+    return op.sign(op.join(self, other, "is compared with"))
+
+
+@register_rule("aten.logical_and", "aten.logical_or", "aten.logical_xor")
+def combine_logically(op: Operation, self: State, other: State) -> State:
+    return op.require_zero(op.multiply(op.sign(self), op.sign(other)))
+
+
+@register_rule(*aten("bitwise_and bitwise_or bitwise_xor __and__ __or__ __xor__"))
+def combine_bits(op: Operation, self: Any, other: Any) -> State:
+    return op.require_zero(op.multiply(op.require_zero(op.state(self)), op.require_zero(op.state(other))))
+
+
+@register_rule("aten.atan2", "aten.arctan2")
+def angle(op: Operation, self: State, other: State) -> State:
+    return op.sign(op.join(self, other, "is set against"))
+
+
+@register_rule("aten.where")
+def choose(op: Operation, condition: State, self: Any = None, other: Any = None) -> State:
+    if self is None:
+        return op.unknown(condition)
+    if op.into_softmax:
+        self, other = (op.zeros(()) if _masks(x) else x for x in (self, other))
+    a, b = op.state(self), op.state(other)
+    out = op.lift(op.given(op.join(a, b, "is chosen beside"), condition), op.shape)
+    # Each element is one of the two, so that what it is multiplied by varies as the condition and the two do.
+    a, b, mask = (op.lift(x, op.shape) for x in (a, b, condition))
+    ray = np.where(out.broken & ~mask.broken, mask.varies | factor_dims(a) | factor_dims(b), out.ray)
+    return out.with_(nonneg=a.nonneg and b.nonneg, ray=ray)
+
+
+def _masks(x: Any) -> bool:
+    value = x.value if isinstance(x, State) else x
+    return value is not None and value <= MASKING
+
+
+@register_rule("aten.masked_fill")
+def masked_fill(op: Operation, self: State, mask: State, value: Any) -> State:
+    filling = op.state(value)
+    if filling.value is not None and (filling.value <= -st.INFINITE or (_masks(filling) and op.into_softmax)):
+        return op.lift(op.given(self.plain(), mask), op.shape).with_(nonneg=False)
+    return choose(op, mask, filling, self)
+
+
+@register_rule("aten.log", "aten.log2", "aten.log10")
+def logarithm(op: Operation, self: State) -> State:
+    """log(c^d · A) = log A + d · log c: degree 0 with a shift, which a softmax or a mean removes."""
+    x = op.settle(self)
+    moving = (np.isfinite(x.degree) & (np.abs(x.degree) > TOLERANCE)).any(axis=1)
+    number = op.broken("activation", f"{op.place} turns {{0}} into a shift", x) if moving.any() else st.NO_REASON
+    along = 1 << x.dim if x.runs > 1 else 0
+    reason = op.in_doubt(x, x.broken & (x.ray != x.varies), f"{op.place} may turn {{0}} into a shift")
+    return st.merge_runs(
+        x.plain().with_(
+            degree=np.where(np.isnan(x.degree), np.nan, 0.0),
+            reason=reason,
+            shift=np.where(moving, st.HAS_SHIFT | along, 0),
+            shift_reason=np.where(moving, number, st.NO_REASON),
+            nonneg=False,
+        )
+    )
+
+
+@register_rule("aten.glu")
+def gated_linear_unit(op: Operation, self: State, dim: int = -1) -> State:
+    """a · sigmoid(b) for the two halves of x along `dim`."""
+    half = self.shape[dim] // 2
+    table = [1 << i for i in range(self.ndim)]
+    a = op.move(self, op.shape, table, lambda labels: labels.narrow(dim, 0, half))
+    b = op.move(self, op.shape, table, lambda labels: labels.narrow(dim, half, half))
+    return op.multiply(a, op.require_zero(b, f"the gate of {op.place}"))
+
+
+@register_rule(*_NEED_ZERO)
+def needs_zero(op: Operation, self: State, *_: Any, **__: Any) -> State:
+    return op.require_zero(self)
+
+
+@register_rule(*_NEED_ZERO_NONNEG)
+def needs_zero_nonneg(op: Operation, self: State, *_: Any, **__: Any) -> State:
+    return op.require_zero(self, nonneg=True)
+
+
+@register_rule(*_SIGN_ONLY)
+def needs_sign(op: Operation, self: State) -> State:
+    return op.sign(self)

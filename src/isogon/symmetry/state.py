@@ -1,0 +1,239 @@
+"""What the tracer knows about one tensor, for every source at once.
+
+A source is a set of parameters scaled by one factor c: all trainable ones together, or one alone. For each source (a
+row of the arrays) a tensor is written as
+
+    T(c) = g(c) ⊙ A + B(c),
+
+with A fixed. Usually g(c) = c^d; then `degree` holds d, per channel where channels differ: along one dimension `dim`,
+as runs of `sizes` channels. Infinity stands for a tensor that is zero at every scale, and NaN for one that is not
+homogeneous or unknown, with the number of the reason in `reason`. Two sets of dimensions, as bit masks, do the rest:
+
+- `shift`: B(c) varies along these dimensions at most, so that a normalisation over the others removes it whatever it is
+  (a bias before batch norm). Most operations turn a shift into "not homogeneous".
+- `ray`: where `degree` is NaN, T may be g(c) ⊙ A + B(c) with a g that varies along these dimensions at most. A
+  normalisation over the others might remove g, so that "not homogeneous" is no longer certain after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from isogon.symmetry.degree import TOLERANCE
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+NO_REASON = -1
+UNKNOWN_BASE = 1 << 40  # numbers of "unknown" reasons start here, those of "not homogeneous" below
+HAS_SHIFT = 1 << 61
+EVERY_DIM = HAS_SHIFT - 1
+INFINITE = 1e30  # masks hold the most negative number of their type where they mean -∞
+
+
+def nontrivial(shape: Sequence[int]) -> int:
+    """The mask of the dimensions along which a tensor of this shape can vary at all.
+
+    >>> bin(nontrivial((4, 1, 3)))
+    '0b101'
+    """
+    return sum(1 << i for i, size in enumerate(shape) if size != 1)
+
+
+def mask_of(dims: Sequence[int], ndim: int) -> int:
+    """The mask of the dimensions `dims`, which may be negative."""
+    return sum({1 << (d % ndim) for d in dims}) if ndim else 0
+
+
+def dims_in(mask: int) -> list[int]:
+    return [i for i in range(mask.bit_length()) if mask >> i & 1]
+
+
+def spread(masks: Ints, table: Sequence[int]) -> Ints:
+    """Each mask with every dimension i replaced by the mask `table[i]`; the shift flag stays.
+
+    >>> spread(np.array([0b01, 0b10]), [0b110, 0b1]).tolist()
+    [6, 1]
+    """
+    out = masks & HAS_SHIFT
+    for i, target in enumerate(table):
+        if target:
+            out = out | np.where(masks >> i & 1, target, 0)
+    return out
+
+
+def worse(a: Ints, b: Ints) -> Ints:
+    """The reason to report where two meet: an unknown first, else the earlier one."""
+    high, low = np.maximum(a, b), np.minimum(a, b)
+    return np.where((high >= UNKNOWN_BASE) | (low < 0), high, low)
+
+
+def worst(reasons: Ints) -> Ints:
+    """`worse` over the last axis."""
+    out: Ints = reasons[..., 0]
+    for i in range(1, reasons.shape[-1]):
+        out = worse(out, reasons[..., i])
+    return out
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    """One tensor's T(c) = g(c) ⊙ A + B(c), one row per source; see the module's text for the arrays."""
+
+    shape: tuple[int, ...]
+    degree: Floats  # (sources, runs)
+    reason: Ints  # (sources, runs)
+    shift: Ints  # (sources,)
+    shift_reason: Ints  # (sources,)
+    ray: Ints  # (sources,)
+    varies: int  # dimensions along which the tensor varies at most, at any scale
+    dim: int = 0
+    sizes: tuple[int, ...] = ()
+    nonneg: bool = False
+    value: float | None = None  # the one number it holds everywhere, when that is known
+    label: str = ""  # the parameter's or buffer's name, where the tensor is one
+    centre: tuple[State, int] | None = None  # it is the mean or an extreme of that tensor over these dimensions
+    stochastic: int = 0  # it sums to 1 along this dimension, given as a mask: attention weights
+    floating: bool = True
+
+    @property
+    def sources(self) -> int:
+        return int(self.degree.shape[0])
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    @property
+    def runs(self) -> int:
+        return int(self.degree.shape[1])
+
+    @property
+    def broken(self) -> Bools:
+        """Rows in which some channel is not homogeneous or unknown."""
+        return np.asarray(np.isnan(self.degree).any(axis=1))
+
+    @property
+    def shifted(self) -> Bools:
+        return np.asarray(self.shift != 0)
+
+    @property
+    def is_zero(self) -> bool:
+        """Whether it is zero (or infinite) everywhere, for every source."""
+        return bool(self.vanishing.all())
+
+    @property
+    def vanishing(self) -> Bools:
+        """Rows in which it is zero everywhere."""
+        return np.asarray(np.isposinf(self.degree).all(axis=1) & ~self.shifted)
+
+    @property
+    def fixed(self) -> Bools:
+        """Rows in which it certainly does not change with the scale."""
+        return np.asarray(((np.abs(self.degree) <= TOLERANCE) | np.isposinf(self.degree)).all(axis=1) & ~self.shifted)
+
+    @property
+    def uneven(self) -> Bools:
+        """Rows whose channels differ in degree."""
+        first = self.degree[:, :1]
+        same = (self.degree == first) | (np.isnan(self.degree) & np.isnan(first))
+        return np.asarray(~same.all(axis=1))
+
+    def with_(self, **changes: Any) -> State:
+        return replace(self, **changes)
+
+    def plain(self) -> State:
+        """The same degrees without what only this very tensor has: its name, its value, whose mean it is, its sum."""
+        return replace(self, label="", value=None, centre=None, stochastic=0)
+
+
+def constant(shape: Sequence[int], sources: int, *, degree: float = 0.0, **facts: Any) -> State:
+    """A tensor of one degree for every source: 0 for a constant, infinity for zeros."""
+    none = np.full(sources, NO_REASON, np.int64)
+    return State(
+        shape=tuple(shape),
+        degree=np.full((sources, 1), degree),
+        reason=none[:, None],
+        shift=np.zeros(sources, np.int64),
+        shift_reason=none,
+        ray=np.zeros(sources, np.int64),
+        varies=facts.pop("varies", nontrivial(shape)),
+        **facts,
+    )
+
+
+def merge_runs(state: State) -> State:
+    """Join neighbouring runs that agree in every row."""
+    if state.runs == 1:
+        return state.with_(sizes=(), dim=0) if state.sizes else state
+    d, r = state.degree, state.reason
+    same = (d[:, 1:] == d[:, :-1]) | (np.isnan(d[:, 1:]) & np.isnan(d[:, :-1]) & (r[:, 1:] == r[:, :-1]))
+    starts = np.flatnonzero(np.concatenate([[True], ~same.all(axis=0)]))
+    if len(starts) == state.runs:
+        return state
+    sizes = tuple(int(n) for n in np.add.reduceat(np.asarray(state.sizes), starts))
+    merged = state.with_(degree=d[:, starts], reason=r[:, starts], sizes=sizes)
+    return merged.with_(sizes=(), dim=0) if len(sizes) == 1 else merged
+
+
+def per_channel(state: State, size: int) -> tuple[Floats, Ints]:
+    """`degree` and `reason` with one column per channel of the tracked dimension."""
+    if state.runs == 1:
+        return np.repeat(state.degree, size, axis=1), np.repeat(state.reason, size, axis=1)
+    return np.repeat(state.degree, state.sizes, axis=1), np.repeat(state.reason, state.sizes, axis=1)
+
+
+def from_channels(state: State, degree: Floats, reason: Ints, dim: int) -> State:
+    """The inverse of `per_channel`: columns along `dim` packed into runs."""
+    fresh = np.isnan(degree).any(axis=1) & ~state.broken
+    ray = np.where(fresh, state.varies, state.ray)
+    columns = state.with_(degree=degree, reason=reason, ray=ray, dim=dim, sizes=(1,) * degree.shape[1])
+    return merge_runs(columns)
+
+
+def sum_degrees(degree: Floats, reason: Ints, unequal: int) -> tuple[Floats, Ints]:
+    """The degree of a sum over the last axis: zeros do not count, unequal degrees give the reason `unequal`."""
+    finite = np.isfinite(degree)
+    low = np.where(finite, degree, np.inf).min(axis=-1)
+    high = np.where(finite, degree, -np.inf).max(axis=-1)
+    broken = np.isnan(degree).any(axis=-1)
+    differ = ~broken & (high - low > TOLERANCE)
+    out = np.where(broken | differ, np.nan, low)
+    return out, np.where(broken, worst(reason), np.where(differ, unequal, NO_REASON))
+
+
+def mixed(state: State, unequal: int, groups: int = 1) -> State:
+    """The degree of any sum over the tracked dimension, or over each of `groups` equal parts of it."""
+    if state.runs == 1:
+        return state
+    if groups == 1:
+        degree, reason = sum_degrees(state.degree, state.reason, unequal)
+        return from_channels(state, degree[:, None], reason[:, None], 0).with_(sizes=())
+    channels = state.shape[state.dim]
+    degree, reason = per_channel(state, channels)
+    split = state.sources, groups, channels // groups
+    degree, reason = sum_degrees(degree.reshape(split), reason.reshape(split), unequal)
+    return from_channels(state, np.repeat(degree, split[2], axis=1), np.repeat(reason, split[2], axis=1), state.dim)
+
+
+def common_runs(a: State, b: State, dim_a: int, dim_b: int) -> tuple[Floats, Ints, Floats, Ints, int, tuple[int, ...]]:
+    """Degrees and reasons of both on the same runs, with the dimension and sizes of these runs.
+
+    `dim_a` and `dim_b` are the tracked dimensions in the shape the two are broadcast to; where both have runs these
+    must agree.
+    """
+    if b.runs == 1:
+        return a.degree, a.reason, b.degree, b.reason, dim_a, a.sizes
+    if a.runs == 1:
+        return a.degree, a.reason, b.degree, b.reason, dim_b, b.sizes
+    ends_a, ends_b = np.cumsum(a.sizes), np.cumsum(b.sizes)
+    ends = np.union1d(ends_a, ends_b)
+    at_a, at_b = np.searchsorted(ends_a, ends), np.searchsorted(ends_b, ends)
+    sizes = tuple(int(n) for n in np.diff(ends, prepend=0))
+    return a.degree[:, at_a], a.reason[:, at_a], b.degree[:, at_b], b.reason[:, at_b], dim_a, sizes

@@ -1,0 +1,287 @@
+"""`check`: export a model, carry degrees through its graph once, and put the answers into words."""
+
+from __future__ import annotations
+
+import copy
+import io
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, redirect_stderr
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from isogon.errors import ArgumentError, IsogonError
+from isogon.symmetry import (  # noqa: F401  (importing them fills the registry)
+    rules_contract,
+    rules_create,
+    rules_norm,
+    rules_pointwise,
+    rules_reduce,
+    rules_shape,
+)
+from isogon.symmetry import state as st
+from isogon.symmetry.degree import ANY, NOT_HOMOGENEOUS, TOLERANCE, UNKNOWN, Degree
+from isogon.symmetry.graph import feeders
+from isogon.symmetry.interpret import Output, Walk
+from isogon.symmetry.probe import INVARIANT, NOT_INVARIANT, measure
+from isogon.symmetry.scale_map import JOINT, Break, Disagreement, ScaleMap
+
+
+class ExportError(IsogonError):
+    """A model that torch.export cannot turn into a graph."""
+
+
+class DisagreementWarning(UserWarning):
+    """The numerical oracle contradicts a static answer: a bug in a rule, worth reporting."""
+
+
+def check(model: nn.Module, *inputs: Any, kwargs: Mapping[str, Any] | None = None, verify: bool = False) -> ScaleMap:
+    """Which parameters of `model` are scale-invariant, judged in the mode (train or eval) it is in.
+
+    `inputs` and `kwargs` are an example of what the model is called with. `verify` measures every answer numerically as
+    well and warns where the two disagree. The model is not changed.
+    """
+    if not isinstance(model, nn.Module):
+        raise ArgumentError("model", "a torch.nn.Module", model, "give the module itself")
+    model = _unwrapped(model)
+    named = dict(kwargs or {})
+    program = _exported(model, inputs, named)
+    aliases: dict[str, list[str]] = {}
+    owner: dict[int, str] = {}
+    for name, tensor in model.named_parameters(remove_duplicate=False):
+        aliases.setdefault(owner.setdefault(id(tensor), name), []).append(name)
+    trainable = {n: p for n, p in model.named_parameters() if p.requires_grad and p.numel()}
+    walk = Walk(
+        names=tuple(trainable),
+        tensors={**dict(model.named_buffers(remove_duplicate=False)), **dict(model.named_parameters())},
+        first_names={alias: name for name, group in aliases.items() for alias in group},
+    )
+    outputs = walk.run(program, inputs, named)
+    if not outputs:
+        raise ArgumentError(
+            "model", "a module that returns a floating-point tensor", type(model).__name__, "return logits or a loss"
+        )
+    found = _Answers(walk, outputs)
+    rows = {JOINT: 0, **{name: row + 1 for row, name in enumerate(walk.names)}}
+    degrees = {name: found.degree(row) for name, row in rows.items()}
+    scale_map = ScaleMap(
+        model=type(model).__name__,
+        joint=degrees.pop(JOINT),
+        alone=degrees,
+        explanations={name: found.explain(name, row) for name, row in rows.items()},
+        shapes={n: tuple(p.shape) for n, p in trainable.items()},
+        aliases={n: tuple(aliases[n][1:]) for n in trainable if len(aliases[n]) > 1},
+        assumptions=found.assumptions(),
+        breaks=found.breaks(),
+        statistics=found.statistics(rows),
+    )
+    return _verified(scale_map, model, inputs, named) if verify else scale_map
+
+
+def _unwrapped(model: nn.Module) -> nn.Module:
+    """The model inside the wrappers of torch.compile, DataParallel and DistributedDataParallel."""
+    while True:
+        inner = getattr(model, "_orig_mod", None)
+        if inner is None and isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
+            inner = model.module
+        if not isinstance(inner, nn.Module):
+            return model
+        model = inner
+
+
+@contextmanager
+def _untouched_rng() -> Iterator[None]:
+    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
+    with torch.random.fork_rng(devices=devices):
+        yield
+
+
+def _structural_copy(model: nn.Module) -> nn.Module:
+    """A copy of the modules that shares every tensor, so that tracing leaves nothing in the model's attributes."""
+    memo: dict[int, Any] = {id(t): t for t in [*model.parameters(), *model.buffers()]}
+    try:
+        return copy.deepcopy(model, memo)
+    except Exception:
+        # Some modules cannot be copied (they hold locks or streams); export is careful with them as well.
+        return model
+
+
+def _exported(model: nn.Module, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.export.ExportedProgram:
+    try:
+        # A failing export prints the half-made graph; its message alone is what a reader can use.
+        with _untouched_rng(), warnings.catch_warnings(), redirect_stderr(io.StringIO()):
+            warnings.simplefilter("ignore")
+            return torch.export.export(_structural_copy(model), inputs, kwargs, strict=False)
+    except Exception as error:
+        first = next((line.strip() for line in str(error).splitlines() if line.strip()), "no message")
+        raise ExportError(
+            f"torch.export cannot export {type(model).__name__} with these inputs "
+            f"({type(error).__name__}: {first[:300]}): check that the inputs fit the model and that its control flow "
+            "does not depend on values."
+        ) from error
+
+
+class _Answers:
+    """The states of the outputs turned into degrees and sentences."""
+
+    def __init__(self, walk: Walk, outputs: list[Output]) -> None:
+        self.walk, self.book = walk, walk.book
+        self.outputs = [
+            Output(out.op, out.op.settle(out.state, "and nothing removes it before the output")) for out in outputs
+        ]
+
+    def _reasons(self, row: int) -> list[int]:
+        numbers = np.concatenate([out.state.reason[row] for out in self.outputs])
+        return sorted({int(n) for n in numbers if n >= 0})
+
+    def _numbers(self, row: int) -> list[float]:
+        values = np.concatenate([out.state.degree[row] for out in self.outputs])
+        return sorted({round(float(v), 9) + 0.0 for v in values if np.isfinite(v)})
+
+    def _running(self, row: int) -> list[int]:
+        """Reasons about running statistics that were applied to something that scales."""
+        return [n for n in self.book.running if not self.book.get(n).operands[0].fixed[row]]
+
+    def degree(self, row: int) -> Degree:
+        """One degree for all outputs: what certainly varies decides first, then what is unknown."""
+        reasons, numbers = self._reasons(row), self._numbers(row)
+        certain = [n for n in reasons if n < st.UNKNOWN_BASE]
+        if certain:
+            return Degree(NOT_HOMOGENEOUS, reason=self.book.get(certain[0]).sentence(row))
+        varying = [d for d in numbers if abs(d) > TOLERANCE]
+        if varying and (len(numbers) > 1 or reasons):
+            return Degree(NOT_HOMOGENEOUS, reason=f"parts of the output have the degrees {_listed(numbers)}")
+        if reasons:
+            return Degree(UNKNOWN, reason=self.book.get(reasons[0]).sentence(row))
+        return Degree.of(numbers[0]) if numbers else Degree.of(float("inf"))
+
+    def explain(self, name: str, row: int) -> str:
+        """Why a source is or is not invariant, with the normalisations that eval mode turns off."""
+        sentence, running = self._why(name, row), self._running(row)
+        if running and not self.degree(row).is_invariant and "running statistics" not in sentence:
+            reason = self.book.get(running[0])
+            sentence += f" Besides, {reason.sentence(row)}: {reason.cure}."
+        return sentence
+
+    def _why(self, name: str, row: int) -> str:
+        degree = self.degree(row)
+        who = "all trainable parameters together" if name == JOINT else name
+        if degree.kind in (NOT_HOMOGENEOUS, UNKNOWN):
+            numbers = self._reasons(row)
+            pick = [n for n in numbers if n < st.UNKNOWN_BASE] or numbers
+            if not pick or degree.reason.startswith("parts of the output"):
+                return f"{_capital(degree.reason)} in {who}. {OUTPUT_CURE}"
+            reason = self.book.get(pick[0])
+            cure = f" Cure: {reason.cure}." if reason.cure else ""
+            word = "is not homogeneous in" if degree.kind == NOT_HOMOGENEOUS else "has an unknown degree in"
+            return f"The output {word} {who}: {degree.reason}{_at(reason.module)}.{cure}"
+        if degree.kind == ANY:
+            return "The output is zero at every scale."
+        if not degree.is_invariant:
+            return f"The output has degree {degree} in {who}: nothing after it divides the scale out. {OUTPUT_CURE}"
+        if name == JOINT:
+            return "The output has degree 0 in all trainable parameters together."
+        if name not in self.walk.reached:
+            return f"{name} does not reach the output, so that it has no effect."
+        place = self.walk.absorbed.get(row)
+        where = f"its scale ends at {place}" if place else "the output has degree 0 in it"
+        return f"{name} is invariant by itself: {where}."
+
+    def breaks(self) -> tuple[Break, ...]:
+        """Where the joint question breaks, in the order of the graph."""
+        found = {}
+        nodes = {node.name: node for node in self.walk.live}
+        at_outputs = [int(n) for out in self.outputs for n in out.state.reason[0][out.state.reason[0] >= 0]]
+        for number in [*self.walk.joint_breaks, *at_outputs, *self._running(0)]:
+            r = self.book.get(number)
+            if (r.node, r.kind) not in found:
+                named = tuple(operand.label for operand in r.operands if operand.label)
+                before = feeders(nodes[r.node]) if r.node in nodes else ()
+                found[r.node, r.kind] = Break(r.kind, r.node, r.op, r.module, r.sentence(0), r.cure, named, before)
+        for out in self.outputs:
+            values = out.state.degree[0]
+            varying = sorted({float(v) for v in values[np.isfinite(values)] if abs(v) > TOLERANCE})
+            if varying:
+                words = f"the output of {out.op.place} has degree {_listed(varying)}"
+                found[out.op.node, "output"] = Break(
+                    "output", out.op.node, out.op.name, out.op.module, words, OUTPUT_CURE
+                )
+        order = {name: i for i, name in enumerate(self.walk.order)}
+        return tuple(sorted(found.values(), key=lambda b: order.get(b.node, len(order))))
+
+    def statistics(self, rows: Mapping[str, int]) -> dict[str, dict[str, tuple[float, ...]]]:
+        """For each module with running statistics and each source the degree of its input, channel by channel."""
+        found = {}
+        for module, state in self.book.averaged.items():
+            on_channels = state.dim == 1 or state.runs == 1
+            degree = st.per_channel(state, state.shape[1])[0] if on_channels else state.degree * np.nan
+            found[module] = {
+                name: tuple(degree[row].tolist()) for name, row in rows.items() if (degree[row] != 0).any()
+            }
+        return found
+
+    def assumptions(self) -> tuple[str, ...]:
+        groups: dict[tuple[str, float], list[str]] = {}
+        for module, op, eps in self.book.eps:
+            places = groups.setdefault((op, eps), [])
+            if (module or "the model") not in places:
+                places.append(module or "the model")
+        lines = []
+        for (op, eps), places in groups.items():
+            more = f" and {len(places) - 3} more" if len(places) > 3 else ""
+            lines.append(f"the small constant {eps:g} of {op} counts as 0 (in {', '.join(places[:3])}{more}).")
+        return (*lines, *self.book.notes)
+
+
+OUTPUT_CURE = "Normalise without trainable affine after it and freeze what follows, the classifier say."
+
+
+def _listed(numbers: list[float]) -> str:
+    return ", ".join(str(Degree.of(n)) for n in numbers)
+
+
+def _capital(sentence: str) -> str:
+    return sentence[:1].upper() + sentence[1:]
+
+
+def _at(module: str) -> str:
+    return f" (in {module})" if module else ""
+
+
+def _verified(scale_map: ScaleMap, model: nn.Module, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> ScaleMap:
+    """The map with what the oracle measured, and a warning for every contradiction."""
+    from dataclasses import replace
+
+    static = {JOINT: scale_map.verdict, **{name: degree.verdict for name, degree in scale_map.alone.items()}}
+    try:
+        found = measure(model, *inputs, kwargs=kwargs, expected=static)
+        doubtful = [n for n, m in found.items() if static[n] == NOT_INVARIANT and m.verdict == INVARIANT]
+        # Perhaps a small constant matters that is no ε, or the weights sit where every ReLU is linear: look again.
+        for again in ({"small": False}, {"noise": 1.0, "seed": 1}, {"noise": 3.0, "seed": 2}) if doubtful else ():
+            other = measure(model, *inputs, kwargs=kwargs, expected=static, **again)
+            found.update({name: other[name] for name in doubtful if other[name].verdict != INVARIANT})
+    except Exception as error:
+        return replace(scale_map, verification=f"could not be verified numerically ({type(error).__name__}: {error})")
+    opposite = {INVARIANT: NOT_INVARIANT, NOT_INVARIANT: INVARIANT}
+    corner = any("±1" in sentence for sentence in scale_map.assumptions)
+    disagreements = tuple(
+        Disagreement(name, static[name], m.verdict, m.radial, m.deviation)
+        for name, m in found.items()
+        if m.verdict == opposite.get(static[name]) and not (corner and m.verdict == INVARIANT)
+    )
+    if disagreements:
+        warnings.warn(
+            f"isogon's rules and its measurement disagree on {scale_map.model}; please report it: "
+            + "; ".join(map(str, disagreements)),
+            DisagreementWarning,
+            stacklevel=3,
+        )
+    return replace(
+        scale_map,
+        disagreements=disagreements,
+        measured={name: m.verdict for name, m in found.items()},
+        verification="verified numerically in double precision",
+    )

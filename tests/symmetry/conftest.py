@@ -1,0 +1,131 @@
+"""What the tests of this room share: small models from functions, and static answers confirmed by the oracle."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from isogon.symmetry import Degree, ScaleMap, check
+from isogon.symmetry.probe import Oracle
+from isogon.symmetry.scale_map import JOINT
+
+FACTORS = (0.5, 2.0, 3.0)
+
+
+class Function(nn.Module):
+    """A model from a function of (self, inputs…), with parameters and buffers by name."""
+
+    def __init__(self, function: Callable[..., Any], **tensors: Any) -> None:
+        super().__init__()
+        generator = torch.Generator().manual_seed(7)
+        self.function = function
+        for name, value in tensors.items():
+            if isinstance(value, nn.Module):
+                self.add_module(name, value)
+            elif isinstance(value, tuple):
+                self.register_parameter(name, nn.Parameter(torch.randn(value, generator=generator)))
+            elif isinstance(value, nn.Parameter):
+                self.register_parameter(name, value)
+            else:
+                self.register_buffer(name, value)
+
+    def forward(self, *inputs: Any) -> Any:
+        return self.function(self, *inputs)
+
+
+def _gap(base: list[Tensor], changed: list[Tensor], factor: float) -> float:
+    """How far `changed` is from `factor` times `base`, relative to it."""
+    worst = 0.0
+    for f, g in zip(base, changed, strict=True):
+        want = f * factor
+        gap = torch.where(want == g, torch.zeros_like(want), want - g).norm()
+        worst = max(worst, float(gap) / (float(want[torch.isfinite(want)].norm()) or 1.0))
+    return worst
+
+
+def _outputs(oracle: Oracle, names: list[str]) -> dict[float, list[Tensor]] | None:
+    """The outputs with the parameters `names` at several scales; None where they overflow."""
+    parameters = [oracle.parameters[name] for name in names]
+    before = [p.detach().clone() for p in parameters]
+    found = {}
+    with torch.no_grad():
+        for factor in (1.0, *FACTORS):
+            for p, old in zip(parameters, before, strict=True):
+                p.copy_(old * factor)
+            found[factor] = [x.double() for x in oracle.outputs()]
+        for p, old in zip(parameters, before, strict=True):
+            p.copy_(old)
+    finite = all(bool(torch.isfinite(x).all()) for xs in found.values() for x in xs)
+    return found if finite else None
+
+
+def _contradiction(oracle: Oracle, names: list[str], degree: Degree) -> str | None:
+    """What measuring says against `degree`, if anything: a number d claims that f(c·w) = c^d · f(w)."""
+    at = _outputs(oracle, names)
+    if at is None or degree.is_unknown:
+        return None
+    if degree.kind == "any":
+        return "claimed zero" if any(bool(x.any()) for xs in at.values() for x in xs) else None
+    if degree.kind == "number":
+        gap = max(_gap(at[1.0], at[c], c ** float(degree)) for c in FACTORS)
+        return f"claimed degree {degree}, off by {gap:.1e}" if gap > 1e-7 else None
+    size, doubled = (sum(float(x.norm()) for x in at[c]) for c in (1.0, 2.0))
+    if size == 0 or doubled == 0:
+        return None
+    fitted = math.log2(doubled / size)
+    gap = max(_gap(at[1.0], at[c], c**fitted) for c in FACTORS)
+    return f"claimed not homogeneous, has degree {fitted:.4f} within {gap:.1e}" if gap < 1e-9 else None
+
+
+def contradictions(scale_map: ScaleMap, model: nn.Module, *inputs: Any) -> dict[str, str]:
+    """Every answer of the map, jointly and alone, that measuring contradicts.
+
+    A model can be homogeneous at some weights by luck (where every ReLU is linear, say), so that "not homogeneous"
+    counts as contradicted only if three more draws of the weights, far apart, say so too, and the weights as they are
+    with every small constant in place.
+    """
+    oracle = Oracle(model, inputs, {})
+    if oracle.is_blind():
+        return {}
+    others: list[Oracle] = []
+    found: dict[str, str] = {}
+    for name, degree in {JOINT: scale_map.joint, **scale_map.alone}.items():
+        names = list(oracle.parameters) if name == JOINT else [name]
+        said = _contradiction(oracle, names, degree)
+        if said and degree.kind == "not homogeneous":
+            others = others or [
+                *(Oracle(model, inputs, {}, noise=n, seed=s) for n, s in ((1.0, 1), (3.0, 2), (1.0, 3))),
+                Oracle(model, inputs, {}, small=False),
+            ]
+            if not all(_contradiction(other, names, degree) for other in others):
+                said = None
+        if said:
+            found[name] = said
+    return found
+
+
+@pytest.fixture
+def function() -> type[Function]:
+    return Function
+
+
+@pytest.fixture
+def confirmed() -> Callable[..., ScaleMap]:
+    """`check`, with every number and every "not homogeneous" confirmed by rescaling in double precision."""
+
+    def run(model: nn.Module, *inputs: Any) -> ScaleMap:
+        scale_map = check(model, *inputs)
+        assert contradictions(scale_map, model, *inputs) == {}
+        return scale_map
+
+    return run
+
+
+@pytest.fixture
+def contradicted() -> Callable[..., dict[str, str]]:
+    return contradictions
