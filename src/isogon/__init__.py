@@ -16,8 +16,12 @@ _NAMES = {
     "Transfer": "isogon.recipe",
     "Motion": "isogon.theory.motion",
     "IsogonError": "isogon.errors",
+    "ScaleMap": "isogon.symmetry",
+    "check": "isogon.symmetry",
+    "Conversion": "isogon.nets",
+    "convert": "isogon.nets",
 }
-_ROOMS = ("theory", "schedules", "predict", "errors", "recipe", "report")
+_ROOMS = ("theory", "schedules", "predict", "errors", "recipe", "report", "symmetry", "nets")
 
 __all__ = ["__version__", *_NAMES, *_ROOMS]
 

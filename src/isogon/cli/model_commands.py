@@ -1,0 +1,155 @@
+"""`isogon check`: which weights of a model are scale-invariant."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import json
+import os
+import sys
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from isogon.errors import ArgumentError, IsogonError, check_whole
+
+if TYPE_CHECKING:
+    import torch
+
+#: exit codes by verdict
+CODES = {"invariant": 0, "not invariant": 1, "unknown": 2}
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the command."""
+    app.command("check")(check)
+
+
+def check(
+    model: Annotated[
+        str, typer.Argument(metavar="PACKAGE.MODULE:FACTORY", help="A function or class that makes the model.")
+    ],
+    shapes: Annotated[
+        list[str] | None,
+        typer.Option("--input", metavar="SHAPE", help="Shape of an input, such as 2,3,32,32; once for each input."),
+    ] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="An argument of the factory; repeats.")
+    ] = None,
+    dtype: Annotated[
+        str, typer.Option(help="Type of the inputs: float32, float64, bfloat16, int64 (token ids 0 and 1), …")
+    ] = "float32",
+    evaluate: Annotated[
+        bool, typer.Option("--eval", help="Judge the model in eval mode; else in training mode.")
+    ] = False,
+    verify: Annotated[bool, typer.Option(help="Measure every answer numerically as well.")] = True,
+    explain: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PARAMETER", help="Say why this parameter is or is not invariant; repeats."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print machine-readable JSON.")] = False,
+) -> None:
+    """Ask which weights of a model are scale-invariant, and why not.
+
+    The current folder is on the path. Exit code 0: invariant when all trainable parameters are scaled together; 1: not;
+    2: could not tell.
+
+    Example:
+
+    [bold]isogon check isogon.nets:resnet18 --input 2,3,32,32 --set scale_invariant=affine[/bold]
+    """
+    from isogon.symmetry import check as check_model
+
+    if not shapes:
+        raise IsogonError("--input must be given: add the shape of what the model takes, such as --input 2,3,32,32.")
+    inputs = [_input(shape, dtype) for shape in shapes]
+    module = _model(model, dict(_setting(item) for item in settings or []))
+    module.train(not evaluate)
+    found = check_model(module, *inputs, verify=verify)
+    if as_json:
+        typer.echo(json.dumps(found.to_dict(), indent=2, ensure_ascii=False))
+    elif explain:
+        for name in explain:
+            typer.echo(found.explain(name))
+    else:
+        typer.echo(str(found))
+    # A contradiction between rules and measurement is a bug of ours: no answer then.
+    raise typer.Exit(2 if found.disagreements else CODES[found.verdict])
+
+
+def _input(shape: str, dtype: str) -> torch.Tensor:
+    import torch
+
+    kind = getattr(torch, dtype, None)
+    if not isinstance(kind, torch.dtype):
+        raise ArgumentError("--dtype", "a type that torch knows", dtype, "write float32 or int64, say")
+    try:
+        sizes = [int(part) for part in shape.split(",")]
+    except ValueError:
+        raise ArgumentError("--input", "whole numbers with commas", shape, "write 2,3,32,32, say") from None
+    total = 1
+    for size in sizes:
+        check_whole("--input", size, high=10**9, cure="every size counts something")
+        total *= size
+    check_whole("--input elements", total, high=10**9, cure="a small example is enough")
+    generator = torch.Generator().manual_seed(0)
+    if kind.is_floating_point or kind.is_complex:
+        return torch.randn(sizes, generator=generator).to(kind)
+    return torch.randint(0, 2, sizes, generator=generator).to(kind)
+
+
+def _model(path: str, arguments: dict[str, Any]) -> torch.nn.Module:
+    import torch
+
+    package, separator, name = path.partition(":")
+    if not separator or not package or not name:
+        raise ArgumentError("model", "package.module:factory", path, "write isogon.nets:resnet18, say")
+    sys.path.insert(0, os.getcwd())
+    try:
+        factory: Any = importlib.import_module(package)
+        for part in name.split("."):
+            factory = getattr(factory, part)
+    except (ImportError, AttributeError, ValueError, TypeError) as error:
+        raise ArgumentError("model", "importable from the current folder", path, _first_line(error)) from None
+    except Exception as error:
+        raise IsogonError(f"importing {package} failed ({type(error).__name__}: {_first_line(error)}).") from None
+    if isinstance(factory, torch.nn.Module):
+        if arguments:
+            raise ArgumentError(
+                "--set", "left out for a ready-made module", sorted(arguments), "name a factory instead"
+            )
+        return factory
+    try:
+        made = factory(**arguments)
+    except Exception as error:
+        takes = _signature(factory)
+        raise IsogonError(
+            f"{path} cannot be called ({type(error).__name__}: {_first_line(error)}): it takes {takes}."
+        ) from None
+    if not isinstance(made, torch.nn.Module):
+        raise ArgumentError(
+            "model", "a factory of a torch.nn.Module", type(made).__name__, f"look at what {path} returns"
+        )
+    return made
+
+
+def _setting(item: str) -> tuple[str, Any]:
+    name, separator, text = item.partition("=")
+    if not separator or not name.isidentifier():
+        raise ArgumentError("--set", "name=value", item, "write --set scale_invariant=affine, say")
+    try:
+        return name, ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return name, text
+
+
+def _signature(factory: Any) -> str:
+    try:
+        return str(inspect.signature(factory))
+    except (TypeError, ValueError):
+        return "unknown arguments"
+
+
+def _first_line(error: BaseException) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)[:200]
