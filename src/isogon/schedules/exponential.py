@@ -287,6 +287,11 @@ class AdamwForm(_WithoutDecay):
     betas: tuple[float, float]
 
     @property
+    def momentum(self) -> float:
+        """β₁ of AdamW."""
+        return self.betas[0]
+
+    @property
     def _x(self) -> float:
         return self.ordinary.lrs[0] * self.ordinary.weight_decays[0]
 

@@ -1,0 +1,9 @@
+"""Driving a PyTorch optimizer by a schedule; corrections, rebasing, rescaling at a decay."""
+
+from __future__ import annotations
+
+from isogon.optim.driver import Driver, drive
+from isogon.optim.groups import invariant_names, split_groups
+from isogon.optim.rescale import RescaleOnDecay
+
+__all__ = ["Driver", "RescaleOnDecay", "drive", "invariant_names", "split_groups"]

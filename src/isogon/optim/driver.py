@@ -1,0 +1,216 @@
+"""`drive`: a PyTorch optimizer under an isogon schedule, exponential ones included, for runs of any length."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim.lr_scheduler import LRScheduler
+
+from isogon.errors import ArgumentError, IsogonError
+from isogon.optim.groups import invariant_groups, invariant_names
+from isogon.optim.scaling import rate_power, scale_statistics, scale_weights
+from isogon.schedules import Schedule
+from isogon.schedules.exponential import AdamwForm, SgdwForm, Texp, TexpPlus
+from isogon.symmetry import ScaleMap
+
+Exponential = Texp | TexpPlus | SgdwForm | AdamwForm
+
+
+def drive(
+    optimizer: torch.optim.Optimizer,
+    schedule: Schedule,
+    *,
+    model: nn.Module | None = None,
+    scale_map: ScaleMap | None = None,
+    rebase: bool = True,
+) -> Driver:
+    """Set learning rate and weight decay of `optimizer` by `schedule` from now on; call `.step()` after each step.
+
+    Under an exponential schedule the scale-invariant weights train without weight decay and the others under the
+    ordinary schedule it was made from; `scale_map` (with `model`) tells which are which; without it all are invariant.
+    `rebase` halves the weights whenever they have doubled against the run with weight decay, together with buffers,
+    rates and (with a map) running statistics, so that nothing leaves the range of floats.
+    """
+    return Driver(optimizer, schedule, model=model, scale_map=scale_map, rebase=rebase)
+
+
+class Driver(LRScheduler):
+    """What `drive` returns; usable wherever PyTorch's learning-rate schedulers are.
+
+    A step that the optimizer did not take (skipped by a gradient scaler) does not advance it, and neither does a second
+    `.step()` after the same one. Corrections of the momentum buffer are made just before the optimizer steps, so that
+    states may be loaded in any order.
+    """
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        schedule: Schedule,
+        *,
+        model: nn.Module | None,
+        scale_map: ScaleMap | None,
+        rebase: bool,
+    ) -> None:
+        # PyTorch's own constructor would replace optimizer.step to count calls; the optimizer's hooks serve for that.
+        self.optimizer = optimizer
+        self.schedule = schedule
+        self.exponential = schedule if isinstance(schedule, Exponential) else None
+        self.rebase = rebase
+        self.model = model
+        self.base_lrs = [float(group["lr"]) for group in optimizer.param_groups]
+        self.last_epoch = 0
+        self._halvings = 0  # the weights are 2^(−halvings) times those the schedule speaks of
+        self._corrected = False
+        self._stepped = False
+        self._invariant = [True] * len(optimizer.param_groups)
+        self._statistics: dict[str, tuple[float, ...]] = {}
+        if self.exponential is not None:
+            _check_optimizer(optimizer, self.exponential)
+            self._invariant = invariant_groups(optimizer, model, scale_map)
+            if scale_map is not None:
+                self._statistics = scale_map.statistics_degrees(invariant_names(scale_map))
+        self._hooks = [
+            optimizer.register_step_pre_hook(self._before_step),
+            optimizer.register_step_post_hook(self._after_step),
+        ]
+        self._set_rates()
+
+    @property
+    def log_scale(self) -> float:
+        """ln of how much larger the weights are now than in the run with weight decay."""
+        if self.exponential is None:
+            return 0.0
+        return float(self.exponential.log_scale(self.last_epoch)) - self._halvings * math.log(2)
+
+    def step(self, epoch: int | None = None) -> None:
+        """Go on to the next step's rates; nothing happens unless the optimizer has stepped."""
+        if not self._stepped:
+            return
+        self._stepped = False
+        self._corrected = False
+        self.last_epoch += 1
+        if self.exponential is not None and self.rebase:
+            self._rebase()
+        self._set_rates()
+
+    def get_last_lr(self) -> list[float | torch.Tensor]:
+        return list(self._last_lr)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"step": self.last_epoch, "halvings": self._halvings, "corrected": self._corrected}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self.last_epoch = int(state_dict["step"])
+        self._halvings = int(state_dict["halvings"])
+        self._corrected = bool(state_dict["corrected"])
+        self._stepped = False
+        self._set_rates()
+
+    def close(self) -> None:
+        """Take the hooks off the optimizer."""
+        for hook in self._hooks:
+            hook.remove()
+
+    def _invariant_groups(self) -> list[dict[str, Any]]:
+        pairs = zip(self.optimizer.param_groups, self._invariant, strict=True)
+        return [group for group, invariant in pairs if invariant]
+
+    def _set_rates(self) -> None:
+        step, exponential = self.last_epoch, self.exponential
+        ordinary = self.schedule if exponential is None else exponential.ordinary
+        for group, invariant in zip(self.optimizer.param_groups, self._invariant, strict=True):
+            if exponential is None or not invariant:
+                _set(group, float(ordinary.lr(step)), float(ordinary.weight_decay(step)))
+                continue
+            power = rate_power(self.optimizer)
+            lr = _exp(float(exponential.log_lr(step)) - power * self._halvings * math.log(2))
+            if lr > torch.finfo(group["params"][0].dtype).max:
+                dtype = group["params"][0].dtype
+                raise IsogonError(
+                    f"The learning rate left the range of {dtype} at step {step}: drive with rebase=True."
+                )
+            _set(group, lr, 0.0)
+            if isinstance(exponential, SgdwForm):
+                group["momentum"] = float(exponential.momentum_at(step))
+            elif isinstance(exponential, AdamwForm):
+                group["betas"] = exponential.adam_betas
+        self._last_lr = [float(group["lr"]) for group in self.optimizer.param_groups]
+
+    def _rebase(self) -> None:
+        """Halve the weights as often as they have doubled; a power of two loses no bit."""
+        times = math.floor(self.log_scale / math.log(2) + 1e-12)
+        if times < 1:
+            return
+        scale_weights(self.optimizer, self._invariant_groups(), 0.5**times)
+        if self.model is not None:
+            scale_statistics(self.model, self._statistics, 0.5**times)
+        self._halvings += times
+
+    @torch.no_grad()
+    def _before_step(self, *_: Any) -> None:
+        """Add the correction of this step to the momentum buffers: v += k_t w, making them where they do not exist."""
+        if self.exponential is None or self._corrected:
+            return
+        self._corrected = True
+        correction = float(self.exponential.momentum_correction(self.last_epoch))
+        if correction == 0 or self.exponential.momentum == 0:
+            return
+        share = correction * _exp(-2 * self.log_scale)
+        for group in self._invariant_groups():
+            for parameter in group["params"]:
+                state = self.optimizer.state[parameter]
+                if state.get("momentum_buffer") is None:
+                    state["momentum_buffer"] = torch.zeros_like(parameter)
+                state["momentum_buffer"].add_(parameter, alpha=share)
+
+    def _after_step(self, *_: Any) -> None:
+        # A fused optimizer is called even when the scaler found infinities, and then does nothing.
+        found = getattr(self.optimizer, "found_inf", None)
+        if found is None or not bool(found):
+            self._stepped = True
+
+
+def _set(group: dict[str, Any], lr: float, weight_decay: float) -> None:
+    if isinstance(group["lr"], torch.Tensor):
+        group["lr"].fill_(lr)
+    else:
+        group["lr"] = lr
+    group["weight_decay"] = weight_decay
+
+
+def _exp(exponent: float) -> float:
+    return math.exp(exponent) if exponent < 709 else math.inf
+
+
+def _check_optimizer(optimizer: torch.optim.Optimizer, schedule: Exponential) -> None:
+    """Refuse what the equivalence does not hold for."""
+    if isinstance(schedule, AdamwForm):
+        if not isinstance(optimizer, torch.optim.Adam | torch.optim.AdamW):
+            raise ArgumentError(
+                "optimizer", "Adam or AdamW for adamw_form", type(optimizer).__name__, "use texp_plus for SGD"
+            )
+        for group in optimizer.param_groups:
+            if tuple(group["betas"]) != tuple(schedule.betas):
+                raise ArgumentError("betas", f"the schedule's, {schedule.betas}", group["betas"], "make the two agree")
+        return
+    if type(optimizer) is not torch.optim.SGD:
+        raise ArgumentError(
+            "optimizer", "torch.optim.SGD for this schedule", type(optimizer).__name__, "use adamw_form for AdamW"
+        )
+    for group in optimizer.param_groups:
+        if group["nesterov"]:
+            raise ArgumentError(
+                "nesterov",
+                "off",
+                True,
+                "Nesterov's update at constant momentum has no exponential form; use heavy ball",
+            )
+        if group["dampening"]:
+            raise ArgumentError("dampening", "0", group["dampening"], "multiply lr by 1 − dampening instead")
+        if group["momentum"] != schedule.momentum:
+            raise ArgumentError(
+                "momentum", f"the schedule's, {schedule.momentum:g}", group["momentum"], "make the two agree"
+            )

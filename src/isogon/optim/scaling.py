@@ -1,0 +1,55 @@
+"""Multiplying weights by c together with everything that has to follow, so that the run goes on as if nothing happened.
+
+The state (w, η, λ, v) is equivalent to (cw, c²η, λ/c², v/c) for SGD, and (w, η, λ, m, v, ε) to (cw, cη, λ/c, m/c, v/c²,
+ε/c) for Adam's family: gradients of a scale-invariant loss shrink by c. With c a power of two SGD goes on bit for bit.
+Running statistics of a batch norm whose input has degree d follow as c^d and c^(2d).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from isogon.errors import ArgumentError
+
+#: optimizer state → the power of c it is multiplied by
+_STATE_POWERS = {"momentum_buffer": -1, "exp_avg": -1, "exp_avg_sq": -2, "max_exp_avg_sq": -2}
+
+
+def rate_power(optimizer: torch.optim.Optimizer) -> int:
+    """The power of c in the learning rate: 2 where the update is the gradient's own size, 1 where it is normalised."""
+    if isinstance(optimizer, torch.optim.SGD):
+        return 2
+    if isinstance(optimizer, torch.optim.Adam) or type(optimizer).__name__ in ("AdamW", "Lion", "Muon"):
+        return 1
+    raise ArgumentError(
+        "optimizer", "an SGD, Adam, AdamW, Lion or Muon", type(optimizer).__name__, "others scale in no known way"
+    )
+
+
+@torch.no_grad()
+def scale_weights(optimizer: torch.optim.Optimizer, groups: Iterable[dict[str, Any]], factor: float) -> None:
+    """Multiply the weights of `groups` by c = `factor` and their buffers by the powers that keep the run the same."""
+    for group in groups:
+        for parameter in group["params"]:
+            parameter.mul_(factor)
+            for name, power in _STATE_POWERS.items():
+                buffer = optimizer.state.get(parameter, {}).get(name)
+                if buffer is not None:
+                    buffer.mul_(factor**power)
+        if "eps" in group:
+            group["eps"] /= factor
+
+
+@torch.no_grad()
+def scale_statistics(model: nn.Module, degrees: Mapping[str, Sequence[float]], factor: float) -> None:
+    """Let running means and variances follow weights multiplied by c = `factor`: c^d and c^(2d), d by channel."""
+    for name, by_channel in degrees.items():
+        module = model.get_submodule(name)
+        if isinstance(module.running_mean, torch.Tensor) and isinstance(module.running_var, torch.Tensor):
+            scale = factor ** torch.tensor(by_channel, dtype=torch.float64)
+            module.running_mean.mul_(scale.to(module.running_mean))
+            module.running_var.mul_(scale.square().to(module.running_var))
