@@ -38,7 +38,7 @@ BEFORE, AFTER = "norm_before", "norm_after"
 class Conversion:
     """A converted model.
 
-    `model` is a copy with all state-dict keys of the original, `changes` are sentences, `scale_map` is that of the copy.
+    `model` is a copy with all state-dict keys of the original, `changes` are sentences, `scale_map` is the copy's own.
     """
 
     model: nn.Module
