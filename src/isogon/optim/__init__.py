@@ -5,5 +5,6 @@ from __future__ import annotations
 from isogon.optim.driver import Driver, drive
 from isogon.optim.groups import invariant_names, split_groups
 from isogon.optim.rescale import RescaleOnDecay
+from isogon.optim.scaling import trade_scale
 
-__all__ = ["Driver", "RescaleOnDecay", "drive", "invariant_names", "split_groups"]
+__all__ = ["Driver", "RescaleOnDecay", "drive", "invariant_names", "split_groups", "trade_scale"]

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from isogon.errors import ArgumentError
+from isogon.errors import ArgumentError, check_number
 
 #: optimizer state → the power of c it is multiplied by
 _STATE_POWERS = {"momentum_buffer": -1, "exp_avg": -1, "exp_avg_sq": -2, "max_exp_avg_sq": -2}
@@ -53,3 +53,17 @@ def scale_statistics(model: nn.Module, degrees: Mapping[str, Sequence[float]], f
             scale = factor ** torch.tensor(by_channel, dtype=torch.float64)
             module.running_mean.mul_(scale.to(module.running_mean))
             module.running_var.mul_(scale.square().to(module.running_var))
+
+
+def trade_scale(optimizer: torch.optim.Optimizer, factor: float) -> None:
+    """Multiply all weights by c = `factor` and the rates so that the networks stay the same, at any step of a run.
+
+    SGD: η·c², λ/c². AdamW and its like: η·c, λ/c, so that ηλ is kept (theorem C.2 of Li, Lyu and Arora is the case of
+    step 0). What one writes as a larger initialisation is thus a smaller learning rate.
+    """
+    check_number("factor", factor, low=0, low_open=True, cure="2 doubles the weights")
+    power = rate_power(optimizer)
+    scale_weights(optimizer, optimizer.param_groups, factor)
+    for group in optimizer.param_groups:
+        group["lr"] *= factor**power
+        group["weight_decay"] /= factor**power
