@@ -79,6 +79,30 @@ def test_a_bias_before_group_norm_breaks_above_degree_1_and_alone(confirmed: Con
     assert confirmed(fed_by_input, images()).is_invariant
 
 
+def test_zeros_at_the_border_keep_a_bias_alive(confirmed: Confirmed) -> None:
+    """Without padding a constant stays one behind a convolution, and batch norm removes it; zeros around it show it."""
+
+    def net(padding: int, second: type[nn.Module] = nn.Conv2d) -> nn.Module:
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Conv2d(3, 4, 1), second(4, 5, 3, padding=padding), nn.BatchNorm2d(5, affine=False))
+
+    assert "0.bias" in confirmed(net(0), images()).invariant
+    assert str(confirmed(net(1), images()).alone["0.bias"]) == NOT
+    assert str(confirmed(net(0, nn.ConvTranspose2d), images()).alone["0.bias"]) == NOT
+
+
+def test_a_buffer_that_the_model_writes_is_no_constant(function: Any) -> None:
+    def body(m: Any, x: Tensor, write: bool) -> Tensor:
+        y = x @ m.w + m.offset
+        if write:
+            m.offset.copy_(x.mean(0))
+        return y
+
+    for write, expected in ((False, "1"), (True, NOT)):
+        model = function(lambda m, x, write=write: body(m, x, write), w=(5, 5), offset=torch.zeros(5))
+        assert str(check(model, torch.randn(4, 5)).joint) == expected
+
+
 def test_eval_mode_is_named_as_the_reason(confirmed: Confirmed) -> None:
     model = ResidualNet(nn.BatchNorm2d)
     assert confirmed(model, images()).is_invariant
@@ -169,6 +193,30 @@ def test_channels_are_followed_through_shapes(route: Any, expected: str, functio
 
     found = confirmed(function(body, w=(4, 3, 1, 1), v=(4, 4, 1, 1)), images())
     assert str(found.joint) == expected
+
+
+@pytest.mark.parametrize(
+    ("route", "expected"),
+    [
+        (lambda y: y[:, :4], "1"),
+        (lambda y: y.flip(1)[:, :4], "2"),
+        (lambda y: y.roll(2, 1)[:, 2:6], "1"),
+        (lambda y: y.chunk(2, 1)[1], "2"),
+        (lambda y: y.permute(0, 2, 3, 1)[..., 7], "2"),
+        (lambda y: y.view(6, 2, 4, 8, 8).transpose(1, 2).reshape(6, 8, 8, 8)[:, 1::2], "2"),
+        (lambda y: y.flatten(1)[:, : 4 * 64], "1"),
+        (lambda y: y.repeat_interleave(2, 1).unbind(1)[7], "1"),
+        (lambda y: F.conv2d(y, y.new_ones(4, 4, 1, 1), groups=2)[:, 2:], "2"),
+    ],
+)
+def test_the_right_channels_come_out(route: Any, expected: str, function: Any, confirmed: Confirmed) -> None:
+    """The first four channels have degree 1, the others degree 2."""
+
+    def body(m: Any, x: Tensor) -> Tensor:
+        y = F.conv2d(x, m.w)
+        return route(torch.cat([y, F.conv2d(y, m.v)], 1))
+
+    assert str(confirmed(function(body, w=(4, 3, 1, 1), v=(4, 4, 1, 1)), images()).joint) == expected
 
 
 def test_channels_that_cannot_be_followed_are_unknown(function: Any, confirmed: Confirmed) -> None:
@@ -363,15 +411,21 @@ def test_python_attributes_are_left_as_they_are() -> None:
     class Counting(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.linear, self.calls = nn.Linear(3, 3), 0
+            self.linear, self.calls, self.seen = nn.Linear(3, 3), 0, ["nothing"]
 
         def forward(self, x: Tensor) -> Tensor:
             self.calls += 1
+            self.seen.append("something")
+            self.latest = "something"
+            torch.manual_seed(5)
             return self.linear(x)
 
-    model = Counting()
-    check(model, torch.randn(2, 3), verify=True)
-    assert model.calls == 0
+    model, x = Counting(), torch.randn(2, 3)
+    rng = torch.get_rng_state()
+    check(model, x, verify=True)
+    assert (model.calls, model.seen) == (0, ["nothing"])
+    assert not hasattr(model, "latest")
+    assert torch.equal(rng, torch.get_rng_state())
 
 
 def test_wrappers_are_seen_through() -> None:

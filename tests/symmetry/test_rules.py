@@ -212,6 +212,11 @@ CASES: dict[str, tuple[Callable[..., Any], dict[str, Any], dict[str, str]]] = {
         {"w": w, "s": s},
         {"joint": "0", "w": "0", "s": "0"},
     ),
+    "layer norm over a shifted half": (
+        lambda m, x: F.layer_norm(torch.cat([x + m.s, x], -1), (10,)),
+        {"s": s},
+        {"joint": NOT},
+    ),
     "layer norm of one value": (
         lambda m, x: F.layer_norm((x @ m.w).sum(-1, keepdim=True), (1,)),
         {"w": w},
@@ -265,6 +270,7 @@ CASES: dict[str, tuple[Callable[..., Any], dict[str, Any], dict[str, str]]] = {
         {"w": w},
         {"joint": NOT},
     ),
+    "eps in the numerator": (lambda m, x: ((x @ m.w).abs() + 1e-3) / x.abs(), {"w": w}, {"joint": NOT}),
     "eps that is no eps": (lambda m, x: ((x @ m.w).abs() + 1e-3) * 1.0, {"w": w}, {"joint": NOT}),
     "weight norm by hand": (lambda m, x: x @ (m.w / m.w.norm(dim=0)), {"w": w}, {"joint": "0"}),
     "weight standardisation": (
@@ -286,6 +292,11 @@ CASES: dict[str, tuple[Callable[..., Any], dict[str, Any], dict[str, str]]] = {
     ),
     "bias of the keys": (lambda m, x: F.scaled_dot_product_attention(x, x + m.b, x), {"b": b}, {"joint": "0"}),
     "bias of the queries": (lambda m, x: F.scaled_dot_product_attention(x + m.b, x, x), {"b": b}, {"joint": NOT}),
+    "positions added to the values, batch norm": (
+        lambda m, x: F.batch_norm(F.scaled_dot_product_attention(x, x, x + m.p).mT, None, None, training=True),
+        {"p": (4, 1)},
+        {"joint": NOT},
+    ),
     "bias of the values, batch norm": (
         lambda m, x: F.batch_norm(F.scaled_dot_product_attention(x, x, x + m.b).mT, None, None, training=True),
         {"b": b},

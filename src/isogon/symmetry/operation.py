@@ -11,22 +11,17 @@ import numpy as np
 from isogon.symmetry import state as st
 from isogon.symmetry.degree import TOLERANCE
 from isogon.symmetry.labels import follow_runs
-from isogon.symmetry.reasons import ACTIVATION_CURE, ADD_CURE, BIAS_CURE, CHANNEL_CURE, RULE_CURE, Book, Reason
+from isogon.symmetry.reasons import ACTIVATION_CURE, ADD_CURE, BIAS_CURE, CHANNEL_CURE, Site
 from isogon.symmetry.state import Bools, Ints, State
 
 
 @dataclass
-class Operation:
+class Operation(Site):
     """What a rule sees: the operation's name and place, the shape of its result, and the algebra."""
 
-    name: str
-    node: str
-    module: str
-    module_type: str
     shapes: list[tuple[int, ...]]
     floating: bool
     sources: int
-    book: Book
     into_division: bool = False  # the result goes only into sqrt, rsqrt, a denominator or a negative power
     into_softmax: bool = False
     run: Callable[..., Any] | None = None  # the operation itself, to be run on labels
@@ -34,34 +29,6 @@ class Operation:
     @property
     def shape(self) -> tuple[int, ...]:
         return self.shapes[0]
-
-    @property
-    def short(self) -> str:
-        return self.name.split(".")[1].removesuffix("_") if "." in self.name else self.name
-
-    @property
-    def place(self) -> str:
-        """Where it happens, as the user would say it: the layer's name, or the operation within a larger module."""
-        if not self.module:
-            return self.short
-        where = f"{self.module} ({self.module_type.rsplit('.', 1)[-1]})"
-        return where if self.module_type.startswith("torch.nn.modules.") else f"{self.short} in {where}"
-
-    def broken(self, kind: str, text: str, *operands: State, cure: str = "") -> int:
-        """Number of a new reason for "not homogeneous"."""
-        return self.book.add(Reason(kind, self.node, self.name, self.module, text, cure, False, operands))
-
-    def unsure(self, kind: str, text: str, *operands: State, cure: str = RULE_CURE) -> int:
-        """Number of a new reason for "unknown"."""
-        return self.book.add(Reason(kind, self.node, self.name, self.module, text, cure, True, operands))
-
-    def assume_small(self, eps: float) -> None:
-        """Note that a small positive constant counts as zero."""
-        self.book.eps.append((self.module, self.short, eps))
-
-    def note(self, sentence: str) -> None:
-        if sentence not in self.book.notes:
-            self.book.notes.append(sentence)
 
     def constant(self, shape: Sequence[int] | None = None, **facts: Any) -> State:
         """A result that no parameter reaches, or that no scale changes."""
@@ -91,15 +58,27 @@ class Operation:
         zero = number is not None and (number == 0 or abs(number) >= st.INFINITE)
         return self.constant((), degree=np.inf if zero else 0.0, value=number, nonneg=(number or -1) > 0 or number == 0)
 
-    def settle(self, x: State, words: str = "", rows: Bools | None = None) -> State:
-        """`x` for an operation that cannot carry a shift: shifted rows (those in `rows`) become not homogeneous."""
+    def settle(self, x: State, words: str = "", rows: Bools | None = None, averages: bool = False) -> State:
+        """`x` for an operation that cannot carry a shift: shifted rows (those in `rows`) become not homogeneous.
+
+        `averages` says that the operation takes a mean over some dimension, which alone could have removed the shift.
+        """
         rows = x.shifted if rows is None else rows & x.shifted
         if not rows.any():
             return x
         words = words or f"and {self.place} does not remove it"
         met = x.shift_reason.copy()
         for number in np.unique(x.shift_reason[rows]):
-            met[x.shift_reason == number] = self.book.meet(int(number), self.node, words)
+            otherwise = self.book.get(int(number)).otherwise
+            here = x.shift_reason == number
+            # With or without the shift, what is not homogeneous besides stays so: no doubt then either.
+            certain = (np.isnan(x.degree) & (x.reason < st.UNKNOWN_BASE)).any(axis=1) if averages else here
+            for part, cause in (
+                (here & ~certain, number),
+                (here & certain, number if otherwise is None else otherwise),
+            ):
+                if part.any():
+                    met[part] = self.book.meet(int(cause), self.node, words)
         return x.with_(
             degree=np.where(rows[:, None], np.nan, x.degree),
             reason=np.where(rows[:, None], st.worse(x.reason, met[:, None]), x.reason),
@@ -326,7 +305,7 @@ class Operation:
         over = st.mask_of(dims, x.ndim) if dims else (1 << x.ndim) - 1
         source = x
         if how == "extreme":
-            x = self.settle(x, rows=(x.shift & over) != 0)
+            x = self.settle(x, rows=(x.shift & over) != 0, averages=True)
         if x.runs > 1 and over >> x.dim & 1:
             x = self.mix(x, "reduces over")
         table, position, shape = [], 0, []
@@ -365,7 +344,8 @@ class Operation:
             x = self.mix(x, "normalises together", groups if several else 1).with_(ray=ray)
         stays = (x.shift & over) != 0 if centred else x.shifted
         kept = x.shift
-        x = self.settle(x, f"and {name} does not remove it", stays).with_(shift=np.zeros_like(x.shift))
+        x = self.settle(x, f"and {name} does not remove it", stays, averages=True)
+        x = x.with_(shift=np.zeros_like(x.shift))
         reason = self.in_doubt(
             x, x.broken & ~stays & ((x.ray & over) == 0), f"{name} may or may not divide {{0}} by what makes it so"
         )

@@ -30,6 +30,7 @@ class Reason:
     unknown: bool
     operands: tuple[State, ...] = ()
     met: str = ""  # for a shift: the operation that could not carry it
+    otherwise: int | None = None  # for a doubt that only an average can raise: the reason to give anywhere else
 
     def sentence(self, source: int) -> str:
         words = self.text.format(*(describe(operand, source) for operand in self.operands))
@@ -77,3 +78,45 @@ class Book:
             old = self.get(number)
             self._met[key] = number if old.met else self.add(replace(old, met=words))
         return self._met[key]
+
+
+@dataclass
+class Site:
+    """An operation's place in the model, from where reasons and assumptions are noted."""
+
+    name: str
+    node: str
+    module: str
+    module_type: str
+    book: Book
+
+    @property
+    def short(self) -> str:
+        return self.name.split(".")[1].removesuffix("_") if "." in self.name else self.name
+
+    @property
+    def place(self) -> str:
+        """Where it happens, as the user would say it: the layer's name, or the operation within a larger module."""
+        if not self.module:
+            return self.short
+        where = f"{self.module} ({self.module_type.rsplit('.', 1)[-1]})"
+        return where if self.module_type.startswith("torch.nn.modules.") else f"{self.short} in {where}"
+
+    def broken(self, kind: str, text: str, *operands: State, cure: str = "") -> int:
+        """Number of a new reason for "not homogeneous"."""
+        return self.book.add(Reason(kind, self.node, self.name, self.module, text, cure, False, operands))
+
+    def unsure(
+        self, kind: str, text: str, *operands: State, cure: str = RULE_CURE, otherwise: int | None = None
+    ) -> int:
+        """Number of a new reason for "unknown"; see `Reason.otherwise`."""
+        reason = Reason(kind, self.node, self.name, self.module, text, cure, True, operands, otherwise=otherwise)
+        return self.book.add(reason)
+
+    def assume_small(self, eps: float) -> None:
+        """Note that a small positive constant counts as zero."""
+        self.book.eps.append((self.module, self.short, eps))
+
+    def note(self, sentence: str) -> None:
+        if sentence not in self.book.notes:
+            self.book.notes.append(sentence)

@@ -197,8 +197,10 @@ def concatenate(op: Operation, tensors: Sequence[State], dim: int) -> State:
     first = parts[0].shift_reason
     alike = np.logical_and.reduce([x.shifted & (x.shift_reason == first) for x in parts])
     if len(parts) > 1 and alike.any():
-        number = op.unsure("add", f"{op.place} joins tensors that may have one shift in common")
-        why = np.where(alike, st.worse(why, np.asarray(number)), why)
+        text = f"{op.place} joins tensors that may have one shift in common"
+        for cause in np.unique(why[alike]):
+            number = op.unsure("add", text, otherwise=int(cause))
+            why = np.where(alike & (why == cause), number, why)
     return st.merge_runs(
         parts[0]
         .plain()
