@@ -414,3 +414,52 @@ def test_a_rule_that_fails_gives_unknown(function: Any) -> None:
 def test_a_rule_needs_a_proper_name(name: str) -> None:
     with pytest.raises(ValueError, match="namespace"):
         register_rule(name)
+
+
+class Written(nn.Module):
+    """A biased linear layer and a function of its output."""
+
+    def __init__(self, function) -> None:
+        super().__init__()
+        self.linear = nn.Linear(5, 4)
+        self.function = function
+
+    def forward(self, x):
+        return self.function(self.linear(x))
+
+
+def standardised(y):
+    """Batch norm as one writes it out, with the variance as E[y²] − E[y]²."""
+    mean = y.mean(0, keepdim=True)
+    variance = (y * y).mean(0, keepdim=True) - mean.pow(2)
+    return (y - mean) / variance.sqrt()
+
+
+def test_a_variance_written_out_is_blind_to_the_bias():
+    found = check(Written(standardised), torch.randn(9, 5))
+    assert found.is_invariant
+    assert set(found.invariant) == {"linear.weight", "linear.bias"}
+    # over other dimensions than the mean's it is no variance
+    other = check(Written(lambda y: ((y * y).mean(1) - y.mean(0).pow(2).sum()).tanh()), torch.randn(9, 5))
+    assert not other.is_invariant
+
+
+def test_shifts_that_may_cancel_are_not_called_a_break():
+    """(y − min)/(max − min) is invariant, which the rules cannot prove: unknown, never "not"."""
+    found = check(Written(lambda y: (y - y.amin(0)) / (y.amax(0) - y.amin(0))), torch.randn(9, 5))
+    assert found.is_invariant  # weight and bias together
+    assert found.alone["linear.weight"].verdict == "unknown"
+    assert "may be the same" in found.explain("linear.weight")
+    # a layer norm written by hand does not remove a bias, and that is certain
+    by_hand = check(Written(lambda y: (y - y.mean(1, keepdim=True)) / y.std(1, keepdim=True)), torch.randn(9, 5))
+    assert by_hand.alone["linear.weight"].verdict == "not invariant"
+
+
+def test_average_pooling_that_ignores_its_padding_keeps_a_bias_constant():
+    def network(counted):
+        return nn.Sequential(
+            nn.Conv2d(2, 4, 3), nn.AvgPool2d(3, 2, 1, count_include_pad=counted), nn.BatchNorm2d(4, affine=False)
+        )
+
+    assert set(check(network(False), torch.randn(3, 2, 9, 9)).invariant) == {"0.weight", "0.bias"}
+    assert check(network(True), torch.randn(3, 2, 9, 9)).invariant == ()

@@ -126,12 +126,13 @@ class Operation(Site):
         """x^p: d → p·d."""
         if exponent == 1:
             return x.plain()
+        root = x if exponent == 2 else None
         x = self.settle(x)
         if exponent == 0:
             return self.constant(x.shape, nonneg=True, value=1.0)
         degree = np.where(np.isposinf(x.degree), np.inf, x.degree * exponent)
         even = float(exponent).is_integer() and int(exponent) % 2 == 0
-        return x.plain().with_(degree=degree, nonneg=x.nonneg or even)
+        return x.plain().with_(degree=degree, nonneg=x.nonneg or even, square_of=root)
 
     def require_zero(self, x: State, what: str = "", cure: str = ACTIVATION_CURE, **facts: Any) -> State:
         """A function that is homogeneous only where its input does not change with the scale: 0 → 0."""
@@ -257,6 +258,8 @@ class Operation(Site):
 
     def multiply(self, first: Any, second: Any) -> State:
         """a · b: (d₁, d₂) → d₁ + d₂. A shift of one factor is multiplied by the other and may vary with it."""
+        if first is second and isinstance(first, State):
+            return self.power(first, 2).with_(floating=self.floating)
         a, b = self.align(self.state(first), self.state(second))
         both = a.shifted & b.shifted
         a, b = self.settle(a, rows=both), b.with_(shift=np.where(both, 0, b.shift))
@@ -275,7 +278,7 @@ class Operation(Site):
                 varies=a.varies | b.varies,
                 dim=dim,
                 sizes=sizes,
-                nonneg=first is second or (a.nonneg and b.nonneg),
+                nonneg=a.nonneg and b.nonneg,
                 value=a.value * b.value if a.value is not None and b.value is not None else None,
                 floating=self.floating,
             )
@@ -321,11 +324,18 @@ class Operation(Site):
             dim=dim,
             shift=st.spread(x.shift, table),
             varies=int(st.spread(np.array([x.varies]), table)[0]),
-            centre=None if how == "sum" else (source, over),
+            centre=None if how == "sum" else (source, over, how),
             floating=self.floating,
         )
         ray = np.where((x.ray & over) != 0, out.varies, st.spread(x.ray, table))
         return out.with_(ray=np.where(x.broken, ray, 0))
+
+    def deviation(self, x: State, dims: Sequence[int] | None, keepdim: bool, power: int = 2) -> State:
+        """Variance (`power` 2) or standard deviation (1) over `dims`: blind to a shift that is constant over them."""
+        over = st.mask_of(dims, x.ndim) if dims else (1 << x.ndim) - 1
+        x = self.settle(x, rows=(x.shift & over) != 0)
+        x = x.with_(shift=np.zeros_like(x.shift))
+        return self.power(self.reduce(x, dims, keepdim), power).plain().with_(nonneg=True)
 
     def normalise(self, x: State, dims: Sequence[int], *, centred: bool = True, groups: int = 1) -> State:
         """(x − mean) / deviation over `dims` (without the mean where not `centred`): any degree → 0.

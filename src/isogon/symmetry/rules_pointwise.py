@@ -54,14 +54,42 @@ def subtract(op: Operation, self: Any, other: Any, *, alpha: float = 1) -> State
     a, b = op.state(self), op.state(other)
     if self is other and alpha == 1:
         return op.zeros()
-    if alpha == 1 and b.centre is not None and b.centre[0] is a:
+    if alpha == 1 and (variance := _written_out_variance(op, a, b)) is not None:
+        return variance
+    own_centre = b.centre is not None and b.centre[0] is a
+    if alpha == 1 and b.centre is not None and own_centre:
         over = b.centre[1]
         reduced = tuple(1 if over >> i & 1 else n for i, n in enumerate(a.shape))
         if tuple(b.shape) in (reduced, reduced[a.ndim - b.ndim :]) and set(reduced[: a.ndim - b.ndim]) <= {1}:
             # The mean of x moves with every shift that is constant over the mean's dimensions, so x − mean(x) does not.
             gone = (a.shift & over) == 0
             a, b = a.with_(shift=np.where(gone, 0, a.shift)), b.with_(shift=np.where(gone, 0, b.shift))
-    return op.add(a, b, "is subtracted from").with_(nonneg=False)
+    out = op.add(a, b, "is subtracted from").with_(nonneg=False)
+    return out if own_centre else _perhaps_cancelled(op, a, b, out)
+
+
+def _perhaps_cancelled(op: Operation, a: State, b: State, out: State) -> State:
+    """a − b where both carry a shift that hangs on the same parameter: the two may be one (max − min, log y − log Σy).
+
+    Not so for x − mean(x), whose shifts are followed exactly, nor for all parameters together (row 0) where no
+    parameter alone raises the question: there the two are biases of their own.
+    """
+    both = a.shifted & b.shifted & out.shifted
+    if not both[1:].any():
+        return out
+    number = op.unsure("add", f"{op.place} subtracts tensors whose shifts may be the same")
+    return out.with_(shift_reason=np.where(both, number, out.shift_reason))
+
+
+def _written_out_variance(op: Operation, a: State, b: State) -> State | None:
+    """The variance of y over some dimensions where a = mean(y²) and b = mean(y)²; each alone would keep y's shift."""
+    if a.centre is None or b.square_of is None or b.square_of.centre is None or a.shape != b.shape:
+        return None
+    squares, over, how = a.centre
+    values, also_over, also_how = b.square_of.centre
+    if squares.square_of is not values or over != also_over or (how, also_how) != ("mean", "mean"):
+        return None
+    return op.deviation(values, st.dims_in(over), len(a.shape) == values.ndim)
 
 
 @register_rule("aten.rsub")

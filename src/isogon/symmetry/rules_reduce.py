@@ -63,7 +63,7 @@ def argmax(op: Operation, self: State, dim: int | None = None, keepdim: bool = F
 def spread_of(op: Operation, self: State, dim: Any = None, *_: Any, keepdim: bool | None = None, **named: Any) -> State:
     keep = len(op.shape) == self.ndim if keepdim is None else keepdim
     dims = None if isinstance(dim, bool) else _dims(dim)
-    return _deviation(op, self, dims, keep, 1 if op.short == "std" else 2)
+    return op.deviation(self, dims, keep, 1 if op.short == "std" else 2)
 
 
 @register_rule("aten.var_mean", "aten.std_mean")
@@ -71,17 +71,9 @@ def spread_and_mean(op: Operation, self: State, dim: Any = None, *_: Any, **__: 
     dims = None if isinstance(dim, bool) else _dims(dim)
     keep = len(op.shape) == self.ndim
     return [
-        _deviation(op, self, dims, keep, 1 if op.short == "std_mean" else 2),
+        op.deviation(self, dims, keep, 1 if op.short == "std_mean" else 2),
         op.reduce(self, dims, keep, "mean"),
     ]
-
-
-def _deviation(op: Operation, x: State, dims: Sequence[int] | None, keepdim: bool, power: int) -> State:
-    """Variance or standard deviation over `dims`: blind to a shift that is constant over them."""
-    over = st.mask_of(dims, x.ndim) if dims else (1 << x.ndim) - 1
-    x = op.settle(x, rows=(x.shift & over) != 0)
-    x = x.with_(shift=np.zeros_like(x.shift))
-    return op.power(op.reduce(x, dims, keepdim), power).plain().with_(nonneg=True)
 
 
 @register_rule(
@@ -224,8 +216,11 @@ def average_pool(
 ) -> State:
     spatial = int(op.short[-2])
     ceil = named.get("ceil_mode", more[0] if more else False)
+    counted = named.get("count_include_pad", more[1] if len(more) > 1 else True)
     divisor = named.get("divisor_override", more[2] if len(more) > 2 else None)
-    return _windowed(op, self, spatial, extreme=False, padded=_nonzero(padding) or bool(ceil) or divisor is not None)
+    # Where the padding does not count, a window's mean is that of its true elements, and a shift passes unchanged.
+    padded = divisor is not None or (counted and (_nonzero(padding) or bool(ceil)))
+    return _windowed(op, self, spatial, extreme=False, padded=padded)
 
 
 @register_rule(*(f"aten.adaptive_avg_pool{k}d" for k in (1, 2, 3)))

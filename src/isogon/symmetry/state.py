@@ -98,7 +98,10 @@ class State:
     nonneg: bool = False
     value: float | None = None  # the one number it holds everywhere, when that is known
     label: str = ""  # the parameter's or buffer's name, where the tensor is one
-    centre: tuple[State, int] | None = None  # it is the mean or an extreme of that tensor over these dimensions
+    centre: tuple[State, int, str] | None = (
+        None  # it is the "mean" or an "extreme" of that tensor over these dimensions
+    )
+    square_of: State | None = None  # it is the square of that tensor
     stochastic: int = 0  # it sums to 1 along this dimension, given as a mask: attention weights
     floating: bool = True
 
@@ -150,7 +153,7 @@ class State:
 
     def plain(self) -> State:
         """The same degrees without what only this very tensor has: its name, its value, whose mean it is, its sum."""
-        return replace(self, label="", value=None, centre=None, stochastic=0)
+        return replace(self, label="", value=None, centre=None, square_of=None, stochastic=0)
 
 
 def constant(shape: Sequence[int], sources: int, *, degree: float = 0.0, **facts: Any) -> State:
