@@ -112,6 +112,7 @@ def test_predict_shows_the_run():
 
 @pytest.mark.parametrize("ending", ["png", "svg", "html"])
 def test_predict_draws(tmp_path, ending):
+    pytest.importorskip("plotly" if ending == "html" else "matplotlib")
     path = tmp_path / f"run.{ending}"
     assert isogon(f"{PREDICT} --plot {path}")[0] == 0
     head = path.read_bytes()[:200]

@@ -21,6 +21,7 @@ def runs():
 
 
 def test_the_page_holds_every_curve(runs, tmp_path):
+    pytest.importorskip("plotly")
     path = draw_runs(runs, tmp_path / "runs.html", title="two runs")
     text = path.read_text(encoding="utf-8")
     data = json.loads(re.search(r'Plotly\.newPlot\(\s*"[^"]+",\s*(\[.*?\]),\s*\{', text, re.DOTALL).group(1))
