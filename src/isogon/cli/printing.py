@@ -30,7 +30,8 @@ def show_transfer(source: Recipe, moved: Transfer, solved: str) -> None:
         if name == solved:
             note = "← solved"
             if moved.interval is not None:
-                note += f", best expected in {moved.interval[0]:.3g} … {moved.interval[1]:.3g}"
+                low, high = moved.interval
+                note += f": {new[name]:.1e}, best expected in {low:.1e} … {high:.1e}"
         elif old.get(name) != new.get(name):
             note = "← changed"
         style = "bold green" if name == solved else None
