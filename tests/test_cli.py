@@ -48,7 +48,7 @@ def process(*arguments, **options):
 def test_the_worked_example_as_a_process():
     done = process("-m", "isogon", *WORKED.split())
     assert done.returncode == 0, done.stderr
-    assert re.search(r"weight_decay\s+0.0016\s+0.0001\s+← solved: 1.0e-04, best expected in 5.0e-05 … 2.0e-04", done.stdout)
+    assert re.search(r"weight_decay\s+0.0016\s+0.0001\s+← solved: 1.0e-04, best in 5.0e-05 … 2.0e-04", done.stdout)
     for shown in ("tuning factor", "0.25", "0.003244 rad = 0.1859°", "0.6772 rad = 38.8°", "3.996 epochs"):
         assert shown in done.stdout
 

@@ -31,7 +31,7 @@ def show_transfer(source: Recipe, moved: Transfer, solved: str) -> None:
             note = "← solved"
             if moved.interval is not None:
                 low, high = moved.interval
-                note += f": {new[name]:.1e}, best expected in {low:.1e} … {high:.1e}"
+                note += f": {new[name]:.1e}, best in {low:.1e} … {high:.1e}"
         elif old.get(name) != new.get(name):
             note = "← changed"
         style = "bold green" if name == solved else None
