@@ -153,7 +153,7 @@ class Recipe:
         Groups without weight decay (biases, say) are passed over; where the others differ, `group` names the one that
         is meant. A learning rate that a scheduler drives is taken at its base, `initial_lr`.
         """
-        kind = _optimizer_kind(optimizer)
+        kind = kind_of_optimizer(optimizer)
         settings = _group_settings(optimizer.param_groups, group)
         if settings.get("dampening"):
             raise ArgumentError(
@@ -311,7 +311,7 @@ def _warnings(recipe: Recipe) -> list[str]:
     return found
 
 
-def _optimizer_kind(optimizer: Any) -> str:
+def kind_of_optimizer(optimizer: Any) -> str:
     """isogon's name for an optimizer object, by the names of its classes, so that torch need not be imported."""
     names = [base.__name__.lower() for base in type(optimizer).__mro__]
     for name in names:

@@ -1,0 +1,134 @@
+"""What the monitor costs: the same training loop with and without it, ResNet-18 at batch 128.
+
+    python benchmarks/monitor_overhead.py [--width 64] [--batch 128] [--repeats 15] [--block 10] [--device cuda] [--amp]
+
+Three copies of the network train side by side on the same random batch, in turns of `--block` steps: one bare, one with
+a monitor that measures every step, one with a monitor that measures every 10th. Fetching the numbers and making the
+rows, once at the end as an epoch would, is timed too and added to each step. Printed is the median over turns of the
+ratio to the bare loop, with its quartiles.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import statistics
+import time
+
+import torch
+from torch import nn
+
+from isogon.dynamics import Monitor
+from isogon.nets import resnet18
+
+EVERY = (1, 10)
+
+
+class Loop:
+    """A network in training, with a monitor unless `every` is None."""
+
+    def __init__(self, options: argparse.Namespace, every: int | None) -> None:
+        torch.manual_seed(0)
+        self.options, self.device, self.steps = options, torch.device(options.device), 0
+        self.model: nn.Module = resnet18(width=options.width, scale_invariant="affine").to(self.device)
+        self.inputs = torch.randn(options.batch, 3, options.size, options.size, device=self.device)
+        self.targets = torch.randint(0, 10, (options.batch,), device=self.device)
+        if options.amp:
+            self.model = self.model.to(memory_format=torch.channels_last)
+            self.inputs = self.inputs.to(memory_format=torch.channels_last)
+        parameters = [p for p in self.model.parameters() if p.requires_grad]
+        self.optimizer = torch.optim.SGD(parameters, lr=0.1, momentum=0.9, weight_decay=5e-4)
+        self.monitor = None
+        if every is not None:
+            self.monitor = Monitor(
+                self.model,
+                self.optimizer,
+                batch_size=options.batch,
+                samples=10**9,
+                inputs=self.inputs[:4],
+                every_steps=every,
+            )
+
+    def turn(self) -> float:
+        """Train `--block` steps; the seconds of one."""
+        wait(self.device)
+        start = clock(self.device)
+        for _ in range(self.options.block):
+            self.optimizer.zero_grad()
+            with torch.autocast(self.device.type, torch.bfloat16, enabled=self.options.amp):
+                loss = nn.functional.cross_entropy(self.model(self.inputs), self.targets)
+            loss.backward()
+            self.optimizer.step()
+        wait(self.device)
+        self.steps += self.options.block
+        return (clock(self.device) - start) / self.options.block
+
+    def fetch(self) -> float:
+        """Make the rows of all that was measured; the seconds for each step trained."""
+        start = clock(self.device)
+        if self.monitor is not None:
+            self.monitor.flush()
+        return (clock(self.device) - start) / self.steps
+
+
+def clock(device: torch.device) -> float:
+    """On the CPU the process's own time, which other programs on the machine do not lengthen."""
+    return time.process_time() if device.type == "cpu" else time.perf_counter()
+
+
+def wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def processor(device: str) -> str:
+    if device.startswith("cuda"):
+        return torch.cuda.get_device_name(device)
+    try:
+        with open("/proc/cpuinfo") as lines:
+            return next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--width", type=int, default=64)
+    parser.add_argument("--batch", type=int, default=128)
+    parser.add_argument("--size", type=int, default=32, help="height and width of the images")
+    parser.add_argument("--repeats", type=int, default=15)
+    parser.add_argument("--block", type=int, default=10, help="steps of one turn")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--amp", action="store_true", help="bfloat16 autocast, channels last")
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    versions = f"torch {torch.__version__}, Python {platform.python_version()}"
+    threads = f", {options.threads} thread(s)" if options.device == "cpu" else ""
+    print(f"{processor(options.device)}{threads}, {versions}")
+    mode = "bfloat16 autocast, channels last" if options.amp else "float32"
+    print(f"ResNet-18 of width {options.width}, batch {options.batch}, {options.size}×{options.size}, {mode}")
+    print(f"{options.repeats} turns of {options.block} steps; ratios to the bare loop: median (quartiles)")
+
+    loops = {every: Loop(options, every) for every in (None, *EVERY)}
+    times: dict[int | None, list[float]] = {every: [] for every in loops}
+    for repeat in range(options.repeats + 1):
+        order = list(loops)
+        for every in order[repeat % len(order) :] + order[: repeat % len(order)]:
+            taken = loops[every].turn()
+            if repeat:  # the first turn warms up
+                times[every].append(taken)
+    rows = {every: loops[every].fetch() for every in EVERY}
+    print(f"bare loop: {1e3 * statistics.median(times[None]):.2f} ms a step")
+    for every in EVERY:
+        ratios = [(a + rows[every]) / b for a, b in zip(times[every], times[None], strict=True)]
+        low, middle, high = statistics.quantiles(ratios, n=4)
+        of_medians = (statistics.median(times[every]) + rows[every]) / statistics.median(times[None])
+        print(
+            f"monitor, every {every:2} step(s): {middle:.4f} ({low:.4f} to {high:.4f}); "
+            f"ratio of the median times {of_medians:.4f}; rows {1e3 * rows[every]:.3f} ms a step"
+        )
+
+
+if __name__ == "__main__":
+    main()

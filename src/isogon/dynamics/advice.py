@@ -1,0 +1,276 @@
+"""What a record says about a run, in named findings with numbers and one sentence of advice each."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import pandas as pd
+
+from isogon.dynamics.detector import remaining_steps
+from isogon.dynamics.evidence import drops, peak, root_mean_square, tail
+from isogon.dynamics.rows import ALL, LEAK
+from isogon.errors import ArgumentError, check_number, check_whole
+from isogon.recipe import Recipe
+
+Severity = Literal["problem", "warning", "note"]
+
+#: factor either way by which an epoch angle's square may miss its target, and a layer's step angle the others'
+WITHIN = 1.5
+#: share of the predicted step angle below which a layer counts as frozen
+FROZEN = 1e-3
+_FLOAT32_MAX = 3.4e38
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing found: `name` for programs, `advice` for people, `numbers` for both; `layer` None is the whole run."""
+
+    name: str
+    severity: Severity
+    layer: str | None
+    numbers: dict[str, float]
+    advice: str
+
+
+@dataclass(frozen=True)
+class _Case:
+    """Everything a rule looks at."""
+
+    layers: dict[str, pd.DataFrame]
+    recipe: Recipe
+    target_epoch_angle: float | None
+    ghost_batch: int | None
+
+
+def findings(
+    records: pd.DataFrame,
+    recipe: Recipe,
+    *,
+    target_epoch_angle: float | None = None,
+    ghost_batch: int | None = None,
+) -> list[Finding]:
+    """What is worth knowing about the run in `records`, trained with `recipe`; the gravest first.
+
+    `target_epoch_angle` (radians) is the epoch angle wanted of the layer `all` at the peak learning rate; without it
+    nothing is said about the weight decay. `ghost_batch` is that of the network's ghost batch norm, if it has one.
+    """
+    if target_epoch_angle is not None:
+        check_number("target_epoch_angle", target_epoch_angle, low=0, low_open=True, cure="give radians an epoch")
+    if ghost_batch is not None:
+        check_whole("ghost_batch", ghost_batch, cure="the papers use 64")
+    layers = {str(name): rows.sort_values("step") for name, rows in records.groupby("layer", sort=False)}
+    case = _Case(layers, recipe, target_epoch_angle, ghost_batch)
+    found = [finding for rule in _RULES for finding in rule(case)]
+    return sorted(found, key=lambda finding: ("problem", "warning", "note").index(finding.severity))
+
+
+def _early_decay(case: _Case) -> Iterator[Finding]:
+    """The learning rate fell before equilibrium: the epochs missing, from the step angle just before the drop."""
+    waits: dict[int, dict[str, float]] = {}
+    about: dict[int, tuple[float, int]] = {}
+    for name, rows in case.layers.items():
+        for drop in drops(rows):
+            about[drop.step] = drop.factor, drop.epoch
+            waits.setdefault(drop.step, {})[name] = _missing_epochs(case.recipe, drop.before)
+    for step, by_layer in sorted(waits.items()):
+        late = {name: epochs for name, epochs in by_layer.items() if epochs > 0}
+        if not late:
+            continue
+        worst = max(late, key=lambda name: late[name])
+        factor, epoch = about[step]
+        yield Finding(
+            "early_decay",
+            "warning",
+            worst,
+            {
+                "step": step,
+                "epoch": epoch,
+                "factor": factor,
+                "epochs_missing": late[worst],
+                "layers_late": len(late),
+                "layers": len(by_layer),
+            },
+            f"The learning rate fell by {factor:.3g} at step {step} while {worst} was {late[worst]:.2g} epochs short "
+            f"of equilibrium ({len(late)} of {len(by_layer)} layers were short): wait that much longer, or rescale the "
+            "weights at the drop.",
+        )
+
+
+def _missing_epochs(recipe: Recipe, before: pd.DataFrame) -> float:
+    """Epochs that a layer still needed for equilibrium at the end of these rows; 0 where it was there."""
+    last = before.iloc[-1]
+    settled = last.in_equilibrium
+    if pd.isna(settled) or bool(settled):
+        return 0.0
+    angle, law = root_mean_square(tail(before).step_angle), float(last.predicted_step_angle)
+    if not (angle > 0 and law > 0):
+        return 0.0
+    steps = remaining_steps(
+        angle,
+        predicted_step_angle=law,
+        optimizer=recipe.optimizer,
+        lr=float(last.lr),
+        weight_decay=float(last.weight_decay),
+        momentum=recipe.momentum,
+    )
+    return steps / recipe.steps_per_epoch
+
+
+def _weight_decay(case: _Case) -> Iterator[Finding]:
+    """λ·(target/measured)², from the measurement, since in real training the epoch angle lies below the noise law."""
+    if case.target_epoch_angle is None or ALL not in case.layers:
+        return
+    rows = peak(case.layers[ALL])
+    measured = root_mean_square(tail(rows[rows.epoch_angle.notna()]).epoch_angle)
+    decay = float(rows.weight_decay.iloc[-1])
+    if not (measured > 0 and decay > 0):
+        return
+    ratio = (case.target_epoch_angle / measured) ** 2
+    if 1 / WITHIN <= ratio <= WITHIN:
+        return
+    small = ratio > 1
+    yield Finding(
+        "weight_decay_too_small" if small else "weight_decay_too_large",
+        "warning",
+        ALL,
+        {
+            "weight_decay": decay,
+            "suggested_weight_decay": decay * ratio,
+            "epoch_angle": measured,
+            "target_epoch_angle": case.target_epoch_angle,
+        },
+        f"The weights turn by {measured:.3g} rad an epoch and should by {case.target_epoch_angle:.3g}: the weight "
+        f"decay {decay:.3g} is too {'small' if small else 'large'}, {decay * ratio:.3g} would hit the target.",
+    )
+
+
+def _unbalanced(case: _Case) -> Iterator[Finding]:
+    """A layer that turns faster or slower, against its law, than most others do."""
+    speeds = {}
+    for name, rows in case.layers.items():
+        last = tail(rows[rows.step_angle.notna()])
+        law = root_mean_square(last.predicted_step_angle)
+        speed = root_mean_square(last.step_angle) / law if law > 0 else math.nan
+        if name != ALL and speed > FROZEN:
+            speeds[name] = speed
+    if len(speeds) < 3:
+        return
+    usual = float(np.median(list(speeds.values())))
+    for name, speed in speeds.items():
+        if 1 / WITHIN <= speed / usual <= WITHIN:
+            continue
+        yield Finding(
+            "unbalanced_layer",
+            "warning",
+            name,
+            {"speed": speed, "usual_speed": usual},
+            f"{name} turns {speed / usual:.2g} times as fast as the other layers do, each against its law: in "
+            "equilibrium all turn alike, so look at its learning rate, its weight decay and its first norm.",
+        )
+
+
+def _radial_leak(case: _Case) -> Iterator[Finding]:
+    """A weight for which predictions were made, so that it passed for invariant, and whose gradient is not tangent."""
+    for name, rows in case.layers.items():
+        leak = root_mean_square(rows[rows.predicted_step_angle.notna()].radial)
+        if leak > LEAK:
+            yield Finding(
+                "radial_leak",
+                "problem",
+                name,
+                {"radial": leak, "limit": LEAK},
+                f"{name} passes for scale-invariant, but its gradient has a share {leak:.2g} along the weight: the law "
+                "does not hold for it; see isogon.check(model, inputs).explain(...).",
+            )
+
+
+def _frozen(case: _Case) -> Iterator[Finding]:
+    """A layer that does not turn though its learning rate is not 0."""
+    for name, rows in case.layers.items():
+        last = tail(rows[rows.step_angle.notna() & (rows.lr > 0)])
+        angle, law = root_mean_square(last.step_angle), root_mean_square(last.predicted_step_angle)
+        if name != ALL and len(last) and (angle == 0 or angle < FROZEN * law):
+            yield Finding(
+                "frozen_layer",
+                "problem",
+                name,
+                {"step_angle": angle, "predicted_step_angle": law},
+                f"{name} turns by {angle:.2g} rad a step, which is not at all: it gets no gradient; check that it is "
+                "used and that nothing detaches it.",
+            )
+
+
+def _near_bound(case: _Case) -> Iterator[Finding]:
+    """ηλ near or above the bound at which the poles stop being real."""
+    recipe, worst = case.recipe, 0.0
+    for rows in case.layers.values():
+        worst = max(worst, float(np.nan_to_num((rows.lr * rows.weight_decay).max())))
+    try:
+        motion = dataclasses.replace(recipe, weight_decay=worst / recipe.lr).motion
+        bound = motion.bound
+    except ArgumentError:  # so large that the weights grow without bound
+        bound = dataclasses.replace(recipe, weight_decay=0.0).motion.bound
+    if worst > bound / 2:
+        over = worst > bound
+        yield Finding(
+            "near_pole_bound",
+            "problem" if over else "warning",
+            None,
+            {"intrinsic_lr": worst, "bound": bound},
+            f"lr · weight_decay = {worst:.3g} is {'above' if over else 'near'} the bound {bound:.3g} of momentum "
+            f"{recipe.momentum:g}: the weights swing instead of settling; lower one of the two.",
+        )
+
+
+def _overflow(case: _Case) -> Iterator[Finding]:
+    """A norm that grows with a growing learning rate and no weight decay, on its way out of float32."""
+    for name, rows in case.layers.items():
+        known = rows[rows.norm.notna() & (rows.norm > 0)]
+        if len(known) < 3 or float(known.weight_decay.max()) > 0 or not known.lr.iloc[-1] > 1.1 * known.lr.iloc[0]:
+            continue
+        later = known.iloc[len(known) // 2 :]
+        slope = float(np.polyfit(later.step.to_numpy(float), np.log(later.norm.to_numpy(float)), 1)[0])
+        done = float(known.step.iloc[-1]) + 1
+        planned = (case.recipe.epochs or 0) * case.recipe.steps_per_epoch
+        left = (math.log(_FLOAT32_MAX) - math.log(float(known.norm.iloc[-1]))) / slope if slope > 0 else math.inf
+        if left < max(planned - done, 10 * done):
+            yield Finding(
+                "norm_overflow",
+                "problem" if left < done else "warning",
+                name,
+                {"norm": float(known.norm.iloc[-1]), "steps_left": left},
+                f"Without weight decay and with a growing learning rate the norm of {name} leaves float32 in about "
+                f"{left:.2g} steps: rebase the run (weights, learning rate and buffer rescaled together) from time to "
+                "time.",
+            )
+
+
+def _ghost_batch(case: _Case) -> Iterator[Finding]:
+    """A batch smaller than the ghost batch, so that the ghost batches are smaller than they should be."""
+    ghost, batch = case.ghost_batch, case.recipe.batch_size
+    if ghost is not None and batch < ghost:
+        yield Finding(
+            "batch_below_ghost_batch",
+            "warning",
+            None,
+            {"batch_size": batch, "ghost_batch": ghost},
+            f"The batch size {batch} is below the ghost batch {ghost}: the noise of the normalisation then depends on "
+            f"the batch size after all; use batches of {ghost} or more, or a smaller ghost batch.",
+        )
+
+
+_RULES: tuple[Callable[[_Case], Iterator[Finding]], ...] = (
+    _early_decay,
+    _weight_decay,
+    _unbalanced,
+    _radial_leak,
+    _frozen,
+    _near_bound,
+    _overflow,
+    _ghost_batch,
+)

@@ -1,0 +1,66 @@
+"""Reading gradients just before the optimizer uses them: closures, loss scales, sparse ones."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import Any
+
+import torch
+
+from isogon.dynamics.optimizer_state import Settings
+from isogon.theory.motion import COUPLED
+
+
+def gradients_of(parameters: Sequence[torch.nn.Parameter]) -> list[torch.Tensor | None]:
+    """The gradients, sparse ones made dense."""
+    return [g.to_dense() if (g := p.grad) is not None and g.is_sparse else g for p in parameters]
+
+
+def unscale_(table: torch.Tensor, scale: torch.Tensor) -> None:
+    """Take the loss scale s out of the rows of `sums.Sums.step`: ‖g‖² by s², ⟨a, g⟩ and ⟨v, g⟩ by s.
+
+    A fused optimizer takes it out of the gradients in its own kernel, after they were measured.
+    """
+    inverse = scale.double().reciprocal().reshape(())
+    table[1] *= inverse**2
+    table[3:5] *= inverse
+
+
+def buffer_factor(settings: Settings) -> float:
+    """c in h = ‖g‖² + c⟨v, g⟩, v before the step: 2μ, NaN where the weight decay is decoupled and h has no meaning.
+
+    Dampening τ makes the buffer (1 − τ) times as long; `maximize` steps along −g, and the buffer gathers that.
+    """
+    if settings.kind not in COUPLED:
+        return math.nan
+    return (-2 if settings.maximize else 2) * settings.momentum / (1 - settings.dampening)
+
+
+def with_closure_measured(
+    args: tuple[Any, ...], kwargs: dict[str, Any], measure: Callable[[], None]
+) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+    """The arguments of `step` with `measure` called once the closure has made the gradients; None without a closure.
+
+    A step's pre-hook may replace its arguments, so that the gradient is read where it exists: before the optimizer
+    changes it (PyTorch's foreach Nesterov does) and before the weights move. `args` begins with the optimizer.
+    """
+    closure = args[1] if len(args) > 1 else kwargs.get("closure")
+    if closure is None:
+        return None
+    called = False
+
+    @wraps(closure)
+    def measured() -> Any:
+        nonlocal called
+        loss = closure()
+        if not called:  # L-BFGS calls it again, at other weights
+            called = True
+            with torch.no_grad():
+                measure()
+        return loss
+
+    if len(args) > 1:
+        return (args[0], measured, *args[2:]), kwargs
+    return args, {**kwargs, "closure": measured}

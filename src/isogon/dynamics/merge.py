@@ -1,0 +1,94 @@
+"""Puts together what several watches (optimizers, devices) measured in the same steps."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from isogon.dynamics.gradients import buffer_factor
+from isogon.dynamics.optimizer_state import Settings
+from isogon.dynamics.watch import Taken
+from isogon.theory.motion import Floats
+
+# Names of the rows of `sums.Sums.step` and `epoch`.
+_STEP_ROWS = ("weight_sq", "grad_sq", "change_sq", "weight_dot_grad", "buffer_dot_grad", "change_dot_after")
+_EPOCH_ROWS = ("epoch_weight_sq", "epoch_change_sq", "epoch_change_dot_after")
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one watch found; `places` are its tensors' places in the whole list, `group_of` their parameter groups."""
+
+    places: NDArray[np.int64]
+    group_of: NDArray[np.int64]
+    steps: Taken
+    epochs: Taken
+
+    def split(self, step: int) -> tuple[Part, Part]:
+        """What was found before `step`, and the rest."""
+        before, after = (
+            Part(self.places, self.group_of, _where(self.steps, step, early), _where(self.epochs, step, early))
+            for early in (True, False)
+        )
+        return before, after
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Consecutive measured steps: arrays of one entry a step, or (steps, tensors) with NaN where a tensor has none.
+
+    `epoch_steps` is 0 where no epoch ends. `settings` holds every setting that occurs, `setting` its place there, −1
+    where a tensor was not measured. Of the sums, `change_dot_after` is ⟨b − a, b⟩ and `adjusted` h = ‖g‖² + 2μ⟨v, g⟩.
+    """
+
+    step: NDArray[np.int64]
+    epoch: NDArray[np.int64]
+    epoch_steps: NDArray[np.int64]
+    settings: list[Settings]
+    setting: NDArray[np.int64]
+    sums: dict[str, Floats]
+
+
+def merged(parts: Iterable[Part], count: int) -> Chunk:
+    """The parts' measurements in the order of steps, each with an entry for each of `count` tensors."""
+    parts = list(parts)
+    step = np.array(sorted({n for part in parts for taken in (part.steps, part.epochs) for n in taken.step}), dtype=int)
+    epoch, epoch_steps = np.zeros(len(step), dtype=int), np.zeros(len(step), dtype=int)
+    sums = {name: np.full((len(step), count), np.nan) for name in (*_STEP_ROWS, *_EPOCH_ROWS)}
+    setting = np.full((len(step), count), -1)
+    known: dict[Settings, int] = {}
+    for part in parts:
+        for names, taken in ((_EPOCH_ROWS, part.epochs), (_STEP_ROWS, part.steps)):
+            if not taken.step:
+                continue
+            rows = np.searchsorted(step, taken.step)
+            epoch[rows] = taken.epoch
+            epoch_steps[rows] += taken.steps if names is _EPOCH_ROWS else 0
+            for index, name in enumerate(names):
+                sums[name][np.ix_(rows, part.places)] = taken.table[:, index]
+            groups = np.array([[known.setdefault(s, len(known)) for s in of_step] for of_step in taken.groups])
+            setting[np.ix_(rows, part.places)] = groups[:, part.group_of]
+    # A step that was not measured but ends an epoch has the norm after it.
+    sums["weight_sq"] = np.where(np.isnan(sums["weight_sq"]), sums["epoch_weight_sq"], sums["weight_sq"])
+    settings = list(known)
+    factor = np.array([*map(buffer_factor, settings), np.nan])[setting]
+    sign = np.array([*(-1.0 if s.maximize else 1.0 for s in settings), 1.0])[setting]
+    sums["adjusted"] = sums["grad_sq"] + factor * sums.pop("buffer_dot_grad")
+    sums["weight_dot_grad"] = sign * sums["weight_dot_grad"]
+    for name in ("change_dot_after", "epoch_change_dot_after"):  # from ⟨a − b, b⟩
+        sums[name] = -sums[name]
+    return Chunk(step, epoch, epoch_steps, settings, setting, sums)
+
+
+def _where(taken: Taken, step: int, early: bool) -> Taken:
+    kept = [i for i, number in enumerate(taken.step) if (number < step) == early]
+    return Taken(
+        step=[taken.step[i] for i in kept],
+        epoch=[taken.epoch[i] for i in kept],
+        steps=[taken.steps[i] for i in kept],
+        groups=[taken.groups[i] for i in kept],
+        table=taken.table[kept],
+    )

@@ -1,0 +1,287 @@
+"""`Monitor`: one line in a training script, and every layer's motion is recorded beside what theory says of it."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+from torch import nn
+
+from isogon.dynamics.layers import choose, scale_map_of, trained
+from isogon.dynamics.merge import Part, merged
+from isogon.dynamics.records import joined, table
+from isogon.dynamics.rows import RowMaker
+from isogon.dynamics.watch import Watch
+from isogon.errors import ArgumentError, IsogonError, check_whole
+from isogon.recipe import Recipe
+from isogon.symmetry import ScaleMap
+
+#: takes new rows as a table in the schema of `records.SCHEMA`
+Sink = Callable[[pd.DataFrame], Any]
+
+# Measured steps left on the device before they are fetched all the same, for epochs that hardly end.
+_MOST_WAITING = 1000
+
+
+class Monitor:
+    """Measures, through the optimizer's own step hooks, how fast each weight turns.
+
+    Args:
+        model: its parameters are watched; a wrapped one (DDP, torch.compile) is fine.
+        optimizer: one, or a list of them; a step is then a step of each.
+        batch_size: samples of one optimizer step, over all processes and accumulated gradients.
+        samples: training samples of an epoch; N/B steps end an epoch unless the loop calls `end_epoch`.
+        scale_map: which parameters are invariant, from `isogon.check`.
+        inputs: an example of the model's input, to run `check` on: a tensor, a tuple, or a mapping of named arguments.
+            With neither, every tensor of two or more dimensions is watched, and those whose radial leak is nil pass for
+            invariant.
+        every_steps: measure one step in so many; an epoch's last step always. The others cost nothing to speak of.
+        sinks: each is called with the new rows (a pandas table, in the schema of `records.SCHEMA`) when an epoch ends,
+            on `flush` and on `close`. A sink may also have `open(run)`, called at once with a mapping (`recipe`,
+            `layers`), `end_epoch(row)`, called with the row of the second table, and `close()`. `records.RunFolder`
+            is one.
+
+    >>> model = nn.Sequential(nn.Conv2d(3, 8, 3, bias=False), nn.BatchNorm2d(8), nn.Flatten(), nn.LazyLinear(10))
+    >>> x, y = torch.randn(16, 3, 6, 6), torch.randint(0, 10, (16,))
+    >>> _ = model(x)
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=5e-4)
+    >>> with Monitor(model, optimizer, batch_size=16, samples=64, every_steps=1) as monitor:
+    ...     for _ in range(8):
+    ...         optimizer.zero_grad()
+    ...         nn.functional.cross_entropy(model(x), y).backward()
+    ...         optimizer.step()
+    >>> monitor.records.query("layer == '0.weight'").step.tolist()
+    [0, 1, 2, 3, 4, 5, 6, 7]
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
+        *,
+        batch_size: int,
+        samples: int,
+        scale_map: ScaleMap | None = None,
+        inputs: Any = None,
+        every_steps: int = 10,
+        sinks: Sequence[Sink] = (),
+    ) -> None:
+        self.batch_size = check_whole("batch_size", batch_size, cure="count the samples of one optimizer step")
+        self.samples = check_whole("samples", samples, cure="count the training samples")
+        self.every_steps = check_whole("every_steps", every_steps, cure="1 measures every step")
+        optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
+        self._sinks = _checked_sinks(sinks)
+        #: False on the ranks that only train: rank 0 measures
+        self.active = _rank() == 0
+        self._by_hand = False
+        self._tables: list[pd.DataFrame] = []
+        self._unsent: list[pd.DataFrame] = []
+        self._epochs: dict[int, dict[str, Any]] = {}
+        self._kept_back: list[Part] = []
+        self._watches: list[Watch] = []
+        self._places: dict[Watch, NDArray[np.int64]] = {}
+        if not self.active:
+            return
+        if scale_map is None and inputs is not None:
+            scale_map = scale_map_of(model, inputs)
+        parameters = trained(model, optimizers)
+        tensors = choose(parameters, scale_map)
+        self._maker = RowMaker(tensors, steps_per_epoch=self.samples / self.batch_size)
+        for one in optimizers:
+            self._watch(one, {name: parameters[name] for name in tensors.names}, tensors.names)
+        self._say_what_has_no_law()
+        run = {"recipe": _recipe_fields(optimizers[0], self.batch_size, self.samples), "layers": self._maker.layers}
+        self._tell("open", run)
+
+    @property
+    def records(self) -> pd.DataFrame:
+        """All rows so far, one a measured step and layer; reading it waits for the device."""
+        self._fetch()
+        self._tables = [joined(self._tables)]
+        return self._tables[0].copy()
+
+    @property
+    def epochs(self) -> pd.DataFrame:
+        """One row an epoch: its number, its last step, and what `end_epoch` was given."""
+        rows = [self._epochs[epoch] for epoch in sorted(self._epochs)]
+        return pd.DataFrame(rows if rows else {"epoch": [], "step": []}).astype({"epoch": "int64", "step": "int64"})
+
+    def end_epoch(self, **metrics: float) -> None:
+        """End the epoch here, with its losses, accuracies, images/s … for `.epochs`.
+
+        From the first call on, epochs end here alone and no longer after N/B steps. A call right after an epoch ended
+        by itself only adds the metrics.
+        """
+        if not self.active:
+            return
+        self._by_hand = True
+        for watch in self._watches:
+            watch.end_epoch()
+        if not any(watch.epoch for watch in self._watches):
+            raise IsogonError("end_epoch must come after a step, and none was made: call optimizer.step() first.")
+        self._close_epoch(metrics)
+
+    def flush(self) -> None:
+        """Send the rows that are ready to the sinks now."""
+        self._fetch()
+        unsent, self._unsent = self._unsent, []
+        if unsent:
+            rows = joined(unsent)
+            for sink in self._sinks:
+                sink(rows)
+
+    def close(self) -> None:
+        """Remove the hooks, send the last rows to the sinks and close those; `.records` can still be read."""
+        watches, self._watches = self._watches, []
+        if not watches:
+            return
+        self._fetch(watches, last=True)
+        for watch in watches:
+            watch.close()
+        self.flush()
+        self._tell("close")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a resumed run needs to go on measuring: counters, running means, the equilibrium of each layer.
+
+        Rows are not in it; they are in the sinks. In the middle of an epoch the weights at its start are.
+        """
+        if not self.active:
+            return {}
+        self._fetch()
+        return {
+            "by_hand": self._by_hand,
+            "layers": list(self._maker.layers),
+            "epochs": {epoch: dict(row) for epoch, row in self._epochs.items()},
+            "watches": [watch.state() for watch in self._watches],
+            "rows": self._maker.state(),
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Go on from `state_dict()` of a monitor of the same model and optimizers."""
+        if not self.active or not state:
+            return
+        if list(state["layers"]) != self._maker.layers or len(state["watches"]) != len(self._watches):
+            raise ArgumentError(
+                "state",
+                "of a monitor that watches the same layers",
+                list(state["layers"]),
+                "make the monitor with the model, optimizers and scale map of the first run",
+            )
+        self._by_hand = bool(state["by_hand"])
+        self._epochs = {int(epoch): dict(row) for epoch, row in state["epochs"].items()}
+        self._maker.load_state(state["rows"])
+        for watch, of_watch in zip(self._watches, state["watches"], strict=True):
+            watch.load_state(of_watch)
+
+    def _watch(
+        self, optimizer: torch.optim.Optimizer, parameters: Mapping[str, nn.Parameter], names: Sequence[str]
+    ) -> None:
+        """One watch for each device and type of which `optimizer` has some of `parameters`."""
+        stepped = {id(p) for group in optimizer.param_groups for p in group["params"]}
+        alike: dict[tuple[torch.device, torch.dtype], dict[str, nn.Parameter]] = {}
+        for name, parameter in parameters.items():
+            if id(parameter) in stepped:
+                alike.setdefault((parameter.device, parameter.dtype), {})[name] = parameter
+        for some in alike.values():
+            watch = Watch(optimizer, some, wanted=self._wanted, stepped=self._stepped)
+            self._watches.append(watch)
+            self._places[watch] = np.array([names.index(name) for name in some])
+
+    def _last_step(self, watch: Watch) -> int | None:
+        """The last step of the epoch under way; None where the loop will say."""
+        if self._by_hand:
+            return None
+        # Whole numbers, so that an epoch of 390.625 steps neither gains nor loses one over the years.
+        return -(-(watch.epoch + 1) * self.samples // self.batch_size) - 1
+
+    def _wanted(self, watch: Watch) -> bool:
+        last = self._last_step(watch)
+        if last is not None and watch.steps >= last:
+            watch.settle()
+            if watch.steps == last:
+                return True
+        return watch.steps % self.every_steps == 0
+
+    def _stepped(self, watch: Watch) -> None:
+        last = self._last_step(watch)
+        if last is not None and watch.steps > last:
+            watch.end_epoch()
+            if all(other.epoch >= watch.epoch for other in self._watches):
+                self._close_epoch({})
+        elif watch.waiting >= _MOST_WAITING:
+            self._fetch()
+
+    def _close_epoch(self, metrics: Mapping[str, float]) -> None:
+        epoch = max(watch.epoch for watch in self._watches) - 1
+        step = max(watch.steps for watch in self._watches) - 1
+        row = {"epoch": epoch, "step": step, **self._epochs.get(epoch, {}), **metrics}
+        self._epochs[epoch] = row
+        self.flush()
+        self._tell("end_epoch", row)
+
+    def _fetch(self, watches: Sequence[Watch] | None = None, *, last: bool = False) -> None:
+        """Turn what the watches measured into rows; a step that some optimizer still has to make waits for it."""
+        watches = self._watches if watches is None else watches
+        if not watches:
+            return
+        parts = self._kept_back + [Part(self._places[w], w.group_of, *w.take()) for w in watches]
+        self._kept_back = []
+        behind = min((watch.steps for watch in watches), default=0)
+        if not last and max((watch.steps for watch in watches), default=0) == behind + 1:
+            halves = [part.split(behind) for part in parts]
+            parts, self._kept_back = [early for early, _ in halves], [late for _, late in halves]
+        chunk = merged(parts, len(self._maker.tensors.names))
+        if len(chunk.step):
+            rows = table(self._maker.rows(chunk))
+            self._tables.append(rows)
+            self._unsent.append(rows)
+
+    def _say_what_has_no_law(self) -> None:
+        strangers = sorted({type(watch.optimizer).__name__ for watch in self._watches if watch.kind is None})
+        if strangers:
+            warnings.warn(
+                f"No law is known for {', '.join(strangers)}: its weights are measured, predictions stay empty.",
+                stacklevel=3,
+            )
+
+    def _tell(self, name: str, *args: Any) -> None:
+        """Call the method `name` of the sinks that have it."""
+        for sink in self._sinks:
+            method = getattr(sink, name, None)
+            if callable(method):
+                method(*args)
+
+
+def _checked_sinks(sinks: Sequence[Sink]) -> tuple[Sink, ...]:
+    for sink in sinks:
+        if not callable(sink):
+            raise ArgumentError("sinks", "callables that take a table of rows", sink, "give a function or a RunFolder")
+    return tuple(sinks)
+
+
+def _rank() -> int:
+    distributed = torch.distributed
+    return distributed.get_rank() if distributed.is_available() and distributed.is_initialized() else 0
+
+
+def _recipe_fields(optimizer: torch.optim.Optimizer, batch_size: int, samples: int) -> dict[str, Any] | None:
+    """The recipe that the optimizer is trained with, None where isogon has no recipe for it."""
+    try:
+        return Recipe.from_optimizer(optimizer, batch_size=batch_size, samples=samples).to_dict()
+    except ArgumentError:
+        return None

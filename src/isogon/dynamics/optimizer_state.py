@@ -1,0 +1,69 @@
+"""What the monitor reads from an optimizer: its kind, a group's settings, momentum buffers, and skipped steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from isogon.errors import ArgumentError
+from isogon.recipe import kind_of_optimizer
+
+
+@dataclass(frozen=True)
+class Settings:
+    """One parameter group's settings at one step, read without waiting for the device.
+
+    `kind` is a name of `theory.motion.OPTIMIZERS`, or None where no law is known.
+    """
+
+    kind: str | None
+    lr: float | torch.Tensor
+    weight_decay: float
+    momentum: float
+    beta2: float | None
+    dampening: float
+    maximize: bool
+
+    def resolved(self) -> Settings:
+        """The same with every number on the host."""
+        return replace(self, lr=float(self.lr)) if isinstance(self.lr, torch.Tensor) else self
+
+
+def optimizer_kind(optimizer: torch.optim.Optimizer) -> str | None:
+    """isogon's name for the optimizer (Nesterov is a matter of the group), None where no law is known."""
+    try:
+        return kind_of_optimizer(optimizer)
+    except ArgumentError:
+        return None
+
+
+def group_settings(kind: str | None, group: Mapping[str, Any]) -> Settings:
+    """The settings of a parameter group of an optimizer of this `kind`."""
+    betas = group.get("betas", (group.get("momentum", 0.0), None))
+    has_beta2 = kind in ("adamw", "lion") and len(betas) > 1 and betas[1] is not None
+    return Settings(
+        kind="nesterov" if kind == "sgd" and group.get("nesterov") else kind,
+        lr=_unread(group.get("lr", float("nan"))),
+        weight_decay=float(group.get("weight_decay", 0.0)),
+        momentum=float(betas[0]),
+        beta2=float(betas[1]) if has_beta2 else None,
+        dampening=float(group.get("dampening", 0.0)),
+        maximize=bool(group.get("maximize", False)),
+    )
+
+
+def _unread(lr: float | torch.Tensor) -> float | torch.Tensor:
+    """A learning rate that lives on a device stays there; a copy, since schedulers change it in place."""
+    if isinstance(lr, torch.Tensor) and lr.device.type != "cpu":
+        return lr.detach().clone()
+    return float(lr)
+
+
+def momentum_buffers(optimizer: torch.optim.Optimizer, parameters: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
+    """The heavy-ball buffer v of each parameter, None where there is none (yet)."""
+    # By identity: hashing a tensor is slow, and looking one up in a defaultdict would make an entry for it.
+    found = {id(p): state.get("momentum_buffer") for p, state in optimizer.state.items()}
+    return [found.get(id(p)) for p in parameters]

@@ -1,0 +1,140 @@
+"""The one table schema, and the run's folder on disk: a Parquet part an epoch, merged when the run is closed."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from isogon.errors import ArgumentError
+
+#: column → pandas type; the design fixes names and order
+SCHEMA = {
+    "step": "int64",
+    "epoch": "int64",
+    "layer": "str",
+    "lr": "float64",
+    "weight_decay": "float64",
+    "norm": "float64",
+    "predicted_norm": "float64",
+    "step_angle": "float64",
+    "epoch_angle": "float64",
+    "effective_lr": "float64",
+    "effective_lr_epoch": "float64",
+    "unit_grad_sq": "float64",
+    "adjusted_grad_sq": "float64",
+    "radial": "float64",
+    "predicted_step_angle": "float64",
+    "predicted_epoch_angle": "float64",
+    "in_equilibrium": "boolean",
+}
+RECORDS, EPOCHS, RUN = "records.parquet", "epochs.parquet", "run.json"
+_PART = "records.part-{:06d}.parquet"
+_PARTS = "records.part-*.parquet"
+
+
+def table(rows: Mapping[str, Any] | pd.DataFrame | None = None) -> pd.DataFrame:
+    """A table in the schema; an empty one without `rows`."""
+    return pd.DataFrame({name: [] for name in SCHEMA} if rows is None else rows, columns=list(SCHEMA)).astype(SCHEMA)
+
+
+def joined(tables: list[pd.DataFrame]) -> pd.DataFrame:
+    """Tables of one run as one.
+
+    A step may come twice, its epoch angle after its other values or a run resumed from an earlier checkpoint: then the
+    last value of each column counts.
+    """
+    whole = pd.concat(tables, ignore_index=True) if tables else table()
+    if whole.duplicated(["step", "layer"]).any():
+        whole = table(whole.groupby(["step", "layer"], sort=False, as_index=False).last())
+    return whole.sort_values("step", kind="stable", ignore_index=True)
+
+
+def read(path: str | os.PathLike[str]) -> pd.DataFrame:
+    """The records of a run: of its folder, closed or not (parts and merged file alike), or of one Parquet file."""
+    place = Path(path)
+    if place.is_dir():
+        files = [file for file in (place / RECORDS, *sorted(place.glob(_PARTS))) if file.exists()]
+    else:
+        files = [place] if place.is_file() else []
+    if not files:
+        raise ArgumentError("path", "a run's folder or a Parquet file of records", str(path), "check the path")
+    return joined([_read_file(file) for file in files])
+
+
+def read_epochs(folder: str | os.PathLike[str]) -> pd.DataFrame:
+    """The table of epochs (losses, accuracies …) of a run's folder; empty where there is none."""
+    file = Path(folder) / EPOCHS
+    return pd.read_parquet(file) if file.exists() else pd.DataFrame({"epoch": [], "step": []}, dtype="int64")
+
+
+def read_run(folder: str | os.PathLike[str]) -> dict[str, Any]:
+    """What the run's folder says about the run: `name`, `recipe` (fields of a `Recipe`, or None), `layers`."""
+    file = Path(folder) / RUN
+    found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
+    return found
+
+
+class RunFolder:
+    """A sink that keeps a run on disk; every file appears whole or not at all.
+
+    Rows arrive at the end of each epoch and become one part each, so that a killed process loses an epoch at most.
+    `close` merges the parts into `records.parquet`. A folder that holds a run already is continued.
+    """
+
+    def __init__(self, folder: str | os.PathLike[str], *, name: str | None = None) -> None:
+        self.folder = Path(folder)
+        self.name = name or self.folder.name
+        self.folder.mkdir(parents=True, exist_ok=True)
+        past = read_epochs(self.folder).to_dict("records")
+        self._epochs: dict[int, dict[Any, Any]] = {int(row["epoch"]): row for row in past}
+
+    def open(self, run: Mapping[str, Any]) -> None:
+        """Write what is known about the run when it starts."""
+        text = json.dumps({"name": self.name, **run}, indent=2, ensure_ascii=False)
+        _replace(self.folder / RUN, lambda file: file.write_text(text + "\n", encoding="utf-8"))
+
+    def __call__(self, rows: pd.DataFrame) -> None:
+        """Keep `rows` as the next part."""
+        taken = [int(file.stem.rsplit("-", 1)[1]) for file in self.folder.glob(_PARTS)]
+        _write(self.folder / _PART.format(max(taken, default=-1) + 1), rows)
+
+    def end_epoch(self, row: Mapping[str, Any]) -> None:
+        """Keep the losses, accuracies … of an epoch; the same epoch again replaces them."""
+        self._epochs[int(row["epoch"])] = dict(row)
+        rows = [self._epochs[epoch] for epoch in sorted(self._epochs)]
+        _write(self.folder / EPOCHS, pd.DataFrame(rows))
+
+    def close(self) -> None:
+        """Merge the parts. Killed in between, the folder holds both, which `read` takes for one."""
+        parts = sorted(self.folder.glob(_PARTS))
+        if parts:
+            _write(self.folder / RECORDS, read(self.folder))
+        for part in parts:
+            part.unlink()
+
+
+def _read_file(file: Path) -> pd.DataFrame:
+    try:
+        found = pd.read_parquet(file)
+    except (OSError, ValueError) as error:  # pyarrow's errors are both
+        raise ArgumentError("path", "a Parquet file", str(file), f"{error}".splitlines()[0]) from None
+    missing = [name for name in SCHEMA if name not in found.columns]
+    if missing:
+        raise ArgumentError("path", "a Parquet file of records", str(file), f"it has no column {missing[0]}")
+    return table({name: found[name] for name in SCHEMA})
+
+
+def _write(target: Path, rows: pd.DataFrame) -> None:
+    _replace(target, lambda file: rows.to_parquet(file, index=False))
+
+
+def _replace(target: Path, write: Any) -> None:
+    """Write beside `target` and put it in place in one move, so that a reader never sees half a file."""
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.partial")
+    write(temporary)
+    temporary.replace(target)

@@ -1,0 +1,244 @@
+"""From sums to rows of the record: joins tensors, adds what theory predicts, follows the equilibrium."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from isogon.dynamics.detector import JUMP, SPACING, Detector
+from isogon.dynamics.measures import angle_from_sums
+from isogon.dynamics.merge import Chunk
+from isogon.dynamics.optimizer_state import Settings
+from isogon.dynamics.predictions import norm_factor, prediction
+from isogon.theory.motion import COUPLED, Floats
+
+#: the layer that joins tensors
+ALL = "all"
+#: steps over which the adjusted unit gradient is averaged for the predicted norm (Wan et al. average over 200)
+MEAN_STEPS = 200
+#: root mean square of the radial leak above which a weight does not pass for invariant
+LEAK = 0.01
+
+Columns = dict[str, NDArray[Any]]
+Bools = NDArray[np.bool_]
+# Sums to which a tensor without a gradient adds nothing.
+_OF_GRADIENT = ("grad_sq", "weight_dot_grad", "adjusted")
+
+
+@dataclass(frozen=True)
+class Tensors:
+    """What is watched, one entry a tensor: `layers` says which get rows of their own, `joined` which make up `all`.
+
+    `joined` is None where no scale map is at hand: then the radial leak decides, for predictions too.
+    """
+
+    names: tuple[str, ...]
+    sizes: tuple[int, ...]
+    layers: Bools
+    joined: Bools | None
+
+
+class RowMaker:
+    """Makes rows, chunk after chunk of steps; remembers running means, leaks and the equilibrium of each layer.
+
+    Arrays below are (steps, tensors), or (steps, layers) with the layer `all` last.
+    """
+
+    def __init__(self, tensors: Tensors, *, steps_per_epoch: float) -> None:
+        self.tensors, self.steps_per_epoch = tensors, steps_per_epoch
+        self.layers = [name for name, own in zip(tensors.names, tensors.layers, strict=True) if own] + [ALL]
+        self._leak_sq, self._leaks = np.zeros(len(tensors.names)), np.zeros(len(tensors.names))
+        self._energy_steps, self._energies = np.zeros(0, dtype=np.int64), np.zeros((0, len(self.layers)))
+        self._detector = Detector(len(self.layers))
+        self._settled = np.zeros(len(self.layers), dtype=bool)
+        self._members = np.zeros(len(tensors.names), dtype=bool)
+        self._tested_at = -1
+        self._last_rate = np.full(len(self.layers), np.nan)
+
+    def rows(self, chunk: Chunk) -> Columns:
+        """The columns of the record, one entry a step and layer that the chunk has."""
+        trusted = self._trusted(chunk.sums)
+        joined = self.tensors.joined
+        members = trusted if joined is None else np.broadcast_to(joined, trusted.shape)
+        sums = self._by_layer(chunk.sums, members)
+        weight_sq = sums["weight_sq"]
+        setting, lr, weight_decay = self._settings(chunk, members)
+        known = np.append(trusted[:, self.tensors.layers], np.ones((len(trusted), 1), dtype=bool), axis=1)
+        law = self._predictions(chunk, np.where(known, setting, -1))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            effective_lr = lr / weight_sq
+            unit_grad_sq = sums["grad_sq"] * weight_sq
+            adjusted = sums["adjusted"] * weight_sq
+            radial = sums["weight_dot_grad"] / np.sqrt(unit_grad_sq)
+            start_sq = sums["epoch_weight_sq"] - 2 * sums["epoch_change_dot_after"] + sums["epoch_change_sq"]
+        shape = weight_sq.shape
+        columns: Columns = {
+            "step": np.broadcast_to(chunk.step[:, None], shape),
+            "epoch": np.broadcast_to(chunk.epoch[:, None], shape),
+            "layer": np.broadcast_to(np.array(self.layers, dtype=object), shape),
+            "lr": lr,
+            "weight_decay": weight_decay,
+            "norm": np.sqrt(weight_sq),
+            "predicted_norm": self._predicted_norms(chunk, law["setting"], members, adjusted),
+            "step_angle": angle_from_sums(weight_sq, sums["change_sq"], sums["change_dot_after"]),
+            "epoch_angle": angle_from_sums(start_sq, sums["epoch_change_sq"], sums["epoch_change_dot_after"]),
+            "effective_lr": effective_lr,
+            "effective_lr_epoch": effective_lr * self.steps_per_epoch,
+            "unit_grad_sq": unit_grad_sq,
+            "adjusted_grad_sq": adjusted,
+            "radial": radial,
+            "predicted_step_angle": law["step_angle"],
+            "predicted_epoch_angle": law["epoch_angle"],
+            "in_equilibrium": self._in_equilibrium(chunk, members, weight_sq, adjusted, law),
+        }
+        present = np.isfinite(weight_sq)
+        return {name: values[present] for name, values in columns.items()}
+
+    def state(self) -> dict[str, Any]:
+        """Everything remembered, in plain types and arrays."""
+        return {
+            "leak_sq": self._leak_sq.copy(),
+            "leaks": self._leaks.copy(),
+            "energy_steps": self._energy_steps.copy(),
+            "energies": self._energies.copy(),
+            "detector": self._detector.state(),
+            "settled": self._settled.copy(),
+            "members": self._members.copy(),
+            "tested_at": self._tested_at,
+            "last_rate": self._last_rate.copy(),
+        }
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from `state`."""
+        for name in ("leak_sq", "leaks", "energy_steps", "energies", "settled", "members", "last_rate"):
+            setattr(self, f"_{name}", np.array(state[name]))
+        self._tested_at = int(state["tested_at"])
+        self._detector.load_state(state["detector"])
+
+    def _trusted(self, sums: Mapping[str, Floats]) -> Bools:
+        """Which tensors pass for scale-invariant: all where a map chose them, else those that did not leak so far."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            leak_sq = sums["weight_dot_grad"] ** 2 / (sums["weight_sq"] * sums["grad_sq"])
+        known = np.isfinite(leak_sq)
+        total = self._leak_sq + np.cumsum(np.where(known, leak_sq, 0.0), axis=0)
+        count = self._leaks + np.cumsum(known, axis=0)
+        if len(total):
+            self._leak_sq, self._leaks = total[-1], count[-1]
+        if self.tensors.joined is not None:
+            return np.ones(known.shape, dtype=bool)
+        return np.asarray((count > 0) & (total <= LEAK**2 * count))
+
+    def _by_layer(self, sums: Mapping[str, Floats], members: Bools) -> dict[str, Floats]:
+        """Each sum for the layers and, last, over the members of `all`; one without a gradient adds nothing to that."""
+        no_gradient = np.isnan(sums["grad_sq"])
+        some = members.any(axis=1)
+        some_gradient = (members & ~no_gradient).any(axis=1)
+        found = {}
+        for name, values in sums.items():
+            counted = members & ~no_gradient if name in _OF_GRADIENT else members
+            total = np.where(counted, values, 0.0).sum(axis=1)
+            total = np.where(some_gradient if name in _OF_GRADIENT else some, total, np.nan)
+            found[name] = np.append(values[:, self.tensors.layers], total[:, None], axis=1)
+        return found
+
+    def _settings(self, chunk: Chunk, members: Bools) -> tuple[NDArray[np.int64], Floats, Floats]:
+        """For each layer the place of its setting (−1: none, or not the same for all members), η and λ."""
+        lr = np.array([*(float(s.lr) for s in chunk.settings), np.nan])
+        decay = np.array([*(s.weight_decay for s in chunk.settings), np.nan])
+        setting = chunk.setting
+        joint = _agreed(setting, members, -1)
+        return (
+            np.append(setting[:, self.tensors.layers], joint[:, None], axis=1).astype(np.int64),
+            np.append(lr[setting][:, self.tensors.layers], _agreed(lr[setting], members, np.nan)[:, None], axis=1),
+            np.append(
+                decay[setting][:, self.tensors.layers], _agreed(decay[setting], members, np.nan)[:, None], axis=1
+            ),
+        )
+
+    def _predictions(self, chunk: Chunk, setting: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
+        """What the law says for each layer: angles, x' (`rate`) and `power`; `setting` is −1 where it says nothing."""
+        found = {name: np.full(setting.shape, np.nan) for name in ("step_angle", "epoch_angle", "rate", "power")}
+        lag = np.where(chunk.epoch_steps > 0, chunk.epoch_steps, self.steps_per_epoch)
+        heard = setting.copy()
+        for steps in np.unique(lag).tolist():
+            at = (lag == steps)[:, None]
+            for place in np.unique(setting[lag == steps]).tolist():
+                law = prediction(chunk.settings[place], steps) if place >= 0 else None
+                where = at & (setting == place)
+                heard[where] = place if law else -1
+                for name, values in found.items():
+                    values[where] = getattr(law, name) if law else np.nan
+        return {**found, "setting": heard}
+
+    def _predicted_norms(self, chunk: Chunk, setting: NDArray[np.int64], members: Bools, adjusted: Floats) -> Floats:
+        """‖w‖ in equilibrium; for coupled decay c·L^(1/4), L the mean of h̃ over the last 200 steps."""
+        sizes = np.array(self.tensors.sizes)
+        own = np.broadcast_to(sizes[self.tensors.layers], (len(members), len(self.layers) - 1))
+        counts = np.append(own, (members * sizes).sum(axis=1)[:, None], axis=1)
+        with np.errstate(invalid="ignore"):
+            fourth_root = np.maximum(self._mean_energy(chunk.step, adjusted), 0.0) ** 0.25
+        found = np.full(setting.shape, np.nan)
+        for place in set(setting.ravel().tolist()) - {-1}:
+            where = setting == place
+            of_place: Settings = chunk.settings[place]
+            scale = fourth_root if of_place.kind in COUPLED else np.sqrt(counts)
+            found[where] = (norm_factor(of_place) * scale)[where]
+        return np.where(found > 0, found, np.nan)
+
+    def _mean_energy(self, steps: NDArray[np.int64], adjusted: Floats) -> Floats:
+        """The mean of `adjusted` over the measurements of the last `MEAN_STEPS` steps, at each step."""
+        all_steps = np.append(self._energy_steps, steps)
+        energies = np.concatenate([self._energies, adjusted])
+        known = np.isfinite(energies)
+        zero = np.zeros((1, energies.shape[1]))
+        total = np.concatenate([zero, np.cumsum(np.where(known, energies, 0.0), axis=0)])
+        count = np.concatenate([zero, np.cumsum(known, axis=0)])
+        end = np.arange(len(energies) - len(steps), len(energies)) + 1
+        start = np.searchsorted(all_steps, steps - MEAN_STEPS, side="right")
+        with np.errstate(divide="ignore", invalid="ignore"):
+            means: Floats = (total[end] - total[start]) / (count[end] - count[start])
+        kept = all_steps > steps[-1] - MEAN_STEPS
+        self._energy_steps, self._energies = all_steps[kept], energies[kept]
+        return means
+
+    def _in_equilibrium(
+        self, chunk: Chunk, members: Bools, weight_sq: Floats, adjusted: Floats, law: Mapping[str, NDArray[Any]]
+    ) -> NDArray[Any]:
+        """True, False, or None where nothing is predicted. The detector looks as often as its tests are apart."""
+        rates, found = law["rate"], np.empty(weight_sq.shape, dtype=object)
+        changed = self._changes(members, rates)
+        fastest = np.nan_to_num(rates).max(axis=1).tolist()
+        unseen = 0
+        for i, step in enumerate(chunk.step.tolist()):
+            if changed[i] or fastest[i] * (step - self._tested_at) >= SPACING:
+                since, unseen = slice(unseen, i + 1), i + 1
+                self._settled = self._detector.update(
+                    step, norm_sq=weight_sq[i], rate=rates[i], power=law["power"][i], unit_grad_sq=adjusted[since]
+                )
+                self._tested_at = step
+            found[i] = self._settled
+        found[np.isnan(rates)] = None
+        return found
+
+    def _changes(self, members: Bools, rates: Floats) -> list[bool]:
+        """At which steps the rates jump, or other tensors than before make up `all`; that layer then starts again."""
+        before = np.concatenate([self._last_rate[None], rates[:-1]])
+        with np.errstate(invalid="ignore"):
+            jumped = ~(np.abs(rates - before) <= JUMP * before) & ~(np.isnan(rates) & np.isnan(before))
+        regrouped = (members != np.concatenate([self._members[None], members[:-1]])).any(axis=1)
+        if regrouped.any():
+            self._detector.reset(np.arange(len(self.layers)) == len(self.layers) - 1)
+        self._last_rate, self._members = rates[-1].copy(), members[-1].copy()
+        found: list[bool] = (jumped.any(axis=1) | regrouped).tolist()
+        return found
+
+
+def _agreed(values: NDArray[Any], members: Bools, otherwise: float) -> NDArray[Any]:
+    """At each step the value that all members share, else `otherwise`."""
+    low = np.where(members, values, np.inf).min(axis=1, initial=np.inf)
+    high = np.where(members, values, -np.inf).max(axis=1, initial=-np.inf)
+    return np.where(low == high, low, otherwise)

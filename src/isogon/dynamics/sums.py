@@ -1,0 +1,232 @@
+"""Sums over many tensors at once, made where the tensors are and left there: nothing here waits for the device.
+
+Two ways to the same numbers, all given in float64. On the CPU each tensor is walked in pieces that stay in the cache.
+On other devices launching a kernel costs more than running it, so the copy of the weights is one flat array, and
+`torch._foreach_*` turns it, in place, into one product after another: no memory beyond that copy is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
+
+import torch
+
+Tensors = Sequence[torch.Tensor]
+#: one entry a parameter; None adds nothing
+Optional = Sequence[torch.Tensor | None]
+
+# Elements: a few pieces of it in float64 fit a core's cache.
+_PIECE = 1 << 16
+# Elements of a row of the flat array.
+_ROW = 1024
+
+
+class Sums(Protocol):
+    """Sums over some parameters. A copy of their values is whatever `copy` returns."""
+
+    def copy(self, into: Any = None) -> Any:
+        """The parameters' values now, in the memory of an earlier copy where one is given."""
+
+    def as_tensors(self, copy: Any) -> list[torch.Tensor]:
+        """The values of a copy, shaped like the parameters."""
+
+    def from_tensors(self, values: Tensors) -> Any:
+        """The copy that has these values."""
+
+    def gradient(self, copy: Any, gradients: Optional, buffers: Optional) -> Any:
+        """Before a step, what `step` needs of the gradient; `copy` holds the parameters as they are, and keeps them.
+
+        `buffers` is empty where the optimizer has none.
+        """
+
+    def step(self, copy: Any, gradient: Any) -> torch.Tensor:
+        """Rows ‖a‖², ‖g‖², ‖a − b‖², ⟨a, g⟩, ⟨v, g⟩, ⟨a − b, b⟩: a the copy, used up, b the parameters after it."""
+
+    def epoch(self, copy: Any) -> torch.Tensor:
+        """Rows ‖b‖², ‖a − b‖², ⟨a − b, b⟩: a the copy, used up, b the parameters now."""
+
+
+def sums_for(parameters: Tensors) -> Sums:
+    """The way that suits the parameters, which are on one device and of one type."""
+    return PiecewiseSums(parameters) if parameters[0].device.type == "cpu" else FlatSums(parameters)
+
+
+class PiecewiseSums:
+    """For the CPU. A copy is a list of tensors like the parameters."""
+
+    def __init__(self, parameters: Tensors) -> None:
+        self._parameters = [p.detach() for p in parameters]
+
+    def copy(self, into: list[torch.Tensor] | None = None) -> list[torch.Tensor]:
+        into = [torch.empty_like(p) for p in self._parameters] if into is None else into
+        torch._foreach_copy_(into, self._parameters)
+        return into
+
+    def as_tensors(self, copy: Tensors) -> list[torch.Tensor]:
+        return [torch.clone(t) for t in copy]
+
+    def from_tensors(self, values: Tensors) -> list[torch.Tensor]:
+        return [torch.empty_like(p).copy_(t) for t, p in zip(values, self._parameters, strict=True)]
+
+    def gradient(
+        self, copy: Tensors, gradients: Optional, buffers: Optional
+    ) -> list[tuple[float, float, float, float]]:
+        buffers = buffers or [None] * len(gradients)
+        return [_gradient_sums(*of_one) for of_one in zip(copy, gradients, buffers, strict=True)]
+
+    def step(self, copy: Tensors, gradient: list[tuple[float, float, float, float]]) -> torch.Tensor:
+        weight_sq, grad_sq, weight_dot, buffer_dot = zip(*gradient, strict=True)
+        change_sq, change_dot = self._change(copy)
+        return _table(weight_sq, grad_sq, change_sq, weight_dot, buffer_dot, change_dot)
+
+    def epoch(self, copy: Tensors) -> torch.Tensor:
+        return _table([sum(_dot(b, b) for (b,) in _pieces(p)) for p in self._parameters], *self._change(copy))
+
+    def _change(self, copy: Tensors) -> tuple[Sequence[float], Sequence[float]]:
+        squares, dots = zip(*(_change_sums(a, b) for a, b in zip(copy, self._parameters, strict=True)), strict=True)
+        return squares, dots
+
+
+def _table(*rows: Sequence[float]) -> torch.Tensor:
+    return torch.tensor(rows, dtype=torch.float64)
+
+
+def _gradient_sums(
+    weight: torch.Tensor, gradient: torch.Tensor | None, buffer: torch.Tensor | None
+) -> tuple[float, float, float, float]:
+    if gradient is None:
+        return sum(_dot(w, w) for (w,) in _pieces(weight)), 0.0, 0.0, 0.0
+    weight_sq = grad_sq = weight_dot = buffer_dot = 0.0
+    for w, g, *v in _pieces(weight, gradient, *([] if buffer is None else [buffer])):
+        weight_sq += _dot(w, w)
+        grad_sq += _dot(g, g)
+        weight_dot += _dot(w, g)
+        buffer_dot += _dot(v[0], g) if v else 0.0
+    return weight_sq, grad_sq, weight_dot, buffer_dot
+
+
+def _change_sums(before: torch.Tensor, after: torch.Tensor) -> tuple[float, float]:
+    change_sq = change_dot = 0.0
+    wide = _wide_type(after)
+    for a, b in _pieces(before, after):
+        # The difference of close numbers is exact in their own type.
+        change = (a.to(wide) - b.to(wide)).double()
+        change_sq += torch.dot(change, change).item()
+        change_dot += torch.dot(change, b.double()).item()
+    return change_sq, change_dot
+
+
+def _dot(p: torch.Tensor, q: torch.Tensor) -> float:
+    # A piece is short enough for float32; the pieces are added in float64.
+    dtype = torch.float64 if torch.float64 in (p.dtype, q.dtype) else torch.float32
+    return torch.dot(p.to(dtype), q.to(dtype)).item()
+
+
+def _pieces(*tensors: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
+    """Short stretches of the tensors, all in one order; views where they share a dense layout, channels last too."""
+    first = tensors[0]
+    if all(t.stride() == first.stride() for t in tensors):
+        order = sorted(range(first.dim()), key=first.stride, reverse=True)
+        tensors = tuple(t.permute(order) for t in tensors)
+    return zip(*(torch.split(t.reshape(-1), _PIECE) for t in tensors), strict=True)
+
+
+class FlatCopy:
+    """Values of parameters in one array of rows; each parameter begins a row, and what is left of its last is 0."""
+
+    def __init__(self, parameters: Tensors) -> None:
+        rows = [-(-p.numel() // _ROW) for p in parameters]
+        self.rows = torch.zeros(sum(rows), _ROW, dtype=_wide_type(parameters[0]), device=parameters[0].device)
+        self.views = []
+        for parameter, start in zip(parameters, _starts(rows), strict=True):
+            # The strides of the parameter, so that channels last is copied like anything else.
+            self.views.append(torch.as_strided(self.rows, parameter.shape, parameter.stride(), start * _ROW))
+
+
+class FlatSums:
+    """For accelerators. A copy is a `FlatCopy`, and working space as soon as its values are no longer needed."""
+
+    def __init__(self, parameters: Tensors) -> None:
+        self._parameters = [p.detach() for p in parameters]
+        rows = torch.tensor([-(-p.numel() // _ROW) for p in parameters])
+        self._owner = torch.repeat_interleave(torch.arange(len(parameters)), rows).to(parameters[0].device)
+        # Sums over rows, by their names in the order of `step`: squares first, so that one call squares the norms.
+        self._row_sums = torch.zeros(6, len(self._owner), dtype=_wide_type(parameters[0]), device=parameters[0].device)
+        self._squares = self._row_sums[:3]
+        self._each = list(self._row_sums)
+
+    def copy(self, into: FlatCopy | None = None) -> FlatCopy:
+        into = FlatCopy(self._parameters) if into is None else into
+        torch._foreach_copy_(into.views, self._parameters)
+        return into
+
+    def as_tensors(self, copy: FlatCopy) -> list[torch.Tensor]:
+        return [torch.clone(view) for view in copy.views]
+
+    def from_tensors(self, values: Tensors) -> FlatCopy:
+        copy = FlatCopy(self._parameters)
+        for view, value in zip(copy.views, values, strict=True):
+            view.copy_(value)
+        return copy
+
+    def gradient(self, copy: FlatCopy, gradients: Optional, buffers: Optional) -> None:
+        weight_sq, grad_sq, _, weight_dot, buffer_dot, _ = self._each
+        given = self._or_zeros(gradients)
+        _norms(copy, weight_sq)
+        torch._foreach_mul_(copy.views, given)
+        _sums(copy, weight_dot)
+        torch._foreach_copy_(copy.views, given)
+        _norms(copy, grad_sq)
+        if buffers:
+            torch._foreach_mul_(copy.views, self._or_zeros(buffers))
+            _sums(copy, buffer_dot)
+        else:
+            buffer_dot.zero_()
+        self.copy(copy)
+
+    def step(self, copy: FlatCopy, gradient: None) -> torch.Tensor:
+        self._change(copy)
+        self._squares.square_()
+        return self._of_tensors(self._row_sums)
+
+    def epoch(self, copy: FlatCopy) -> torch.Tensor:
+        after_sq, _, change_sq, _, _, change_dot = self._each
+        self._change(copy)
+        _norms(self.copy(copy), after_sq)
+        return self._of_tensors(torch.stack([after_sq.square(), change_sq.square(), change_dot]))
+
+    def _change(self, copy: FlatCopy) -> None:
+        _, _, change_sq, _, _, change_dot = self._each
+        # The difference of close numbers is exact.
+        torch._foreach_sub_(copy.views, self._parameters)
+        _norms(copy, change_sq)
+        torch._foreach_mul_(copy.views, self._parameters)
+        _sums(copy, change_dot)
+
+    def _or_zeros(self, tensors: Optional) -> list[torch.Tensor]:
+        return [torch.zeros_like(self._parameters[i]) if t is None else t for i, t in enumerate(tensors)]
+
+    def _of_tensors(self, rows: torch.Tensor) -> torch.Tensor:
+        table = rows.double()
+        return table.new_zeros(len(rows), len(self._parameters)).index_add_(1, self._owner, table)
+
+
+def _norms(copy: FlatCopy, out: torch.Tensor) -> None:
+    torch.linalg.vector_norm(copy.rows, dim=1, out=out)
+
+
+def _sums(copy: FlatCopy, out: torch.Tensor) -> None:
+    torch.sum(copy.rows, 1, out=out)
+
+
+def _wide_type(parameter: torch.Tensor) -> torch.dtype:
+    """At least float32: products of half-precision numbers would underflow."""
+    return torch.promote_types(parameter.dtype, torch.float32)
+
+
+def _starts(lengths: Sequence[int]) -> Iterator[int]:
+    start = 0
+    for length in lengths:
+        yield start
+        start += length

@@ -1,0 +1,239 @@
+"""One optimizer watched through its own step hooks: sums on the device now, numbers on the host when asked for."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from isogon.dynamics.gradients import gradients_of, unscale_, with_closure_measured
+from isogon.dynamics.optimizer_state import Settings, group_settings, momentum_buffers, optimizer_kind
+from isogon.dynamics.sums import sums_for
+from isogon.errors import IsogonError
+from isogon.theory.motion import Floats
+
+
+class ParametersChangedError(IsogonError):
+    """The optimizer has other parameters than when the monitor was made."""
+
+
+@dataclass(frozen=True)
+class Taken:
+    """Measurements on the host, one entry each: steps, or ends of epochs.
+
+    `step` counts from 0; `steps` are those of the epoch that ends there; `groups` are the settings of each parameter
+    group. `table` is (measurements, rows, tensors) with the rows of `sums.Sums.step` or `epoch`, and NaN where a tensor
+    had no gradient.
+    """
+
+    step: list[int]
+    epoch: list[int]
+    steps: list[int]
+    groups: list[tuple[Settings, ...]]
+    table: Floats
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """A measured step or epoch whose numbers are still on the device; `number` is the attempt, or the epoch's step."""
+
+    number: int
+    epoch: int
+    groups: tuple[Settings, ...]
+    table: torch.Tensor
+    without_gradient: tuple[int, ...] = ()
+    steps: int = 0
+
+
+class Watch:
+    """Counts the steps of `optimizer` and measures those for which `wanted(step)` is true, step from 0.
+
+    A step that a GradScaler makes a fused optimizer skip still calls the hooks. Whether it was one is only known on the
+    device, so `steps` counts it until `settle` has looked.
+    """
+
+    def __init__(
+        self,
+        optimizer: torch.optim.Optimizer,
+        parameters: Mapping[str, torch.nn.Parameter],
+        *,
+        wanted: Callable[[Watch], bool],
+        stepped: Callable[[Watch], None],
+    ) -> None:
+        self.optimizer, self.names, self.kind = optimizer, tuple(parameters), optimizer_kind(optimizer)
+        self._parameters = list(parameters.values())
+        self._sums = sums_for(self._parameters)
+        places = {id(p): i for i, group in enumerate(optimizer.param_groups) for p in group["params"]}
+        #: the parameter group of each tensor
+        self.group_of = np.array([places[id(p)] for p in self._parameters])
+        self._wanted, self._stepped = wanted, stepped
+        self._count = _parameter_count(optimizer)
+        self._attempts = 0
+        self._skipped: list[int] = []
+        self._flags: list[tuple[int, torch.Tensor]] = []
+        self._steps_waiting: list[_Measured] = []
+        self._epochs_waiting: list[_Measured] = []
+        # Copies of the weights (see `sums.Sums`): before the step under way, and at the start of the epoch.
+        self._snapshot: Any = None
+        self._epoch_start: Any = None
+        # What is known of the gradient of the step under way.
+        self._measured_gradient = False
+        self._gradient: Any = None
+        self._without_gradient: tuple[int, ...] = ()
+        self._scale: torch.Tensor | None = None
+        self._last_settings: tuple[Settings, ...] = ()
+        #: epochs ended, and so the number of the one under way
+        self.epoch = 0
+        self._in_epoch = False
+        self._epoch_first_step = 0
+        self._handles = [
+            optimizer.register_step_pre_hook(self._before),
+            optimizer.register_step_post_hook(self._after),
+        ]
+
+    @property
+    def steps(self) -> int:
+        """Steps made so far."""
+        return self._attempts - len(self._skipped)
+
+    @property
+    def epoch_steps(self) -> int:
+        """Steps made in the epoch under way."""
+        return self.steps - self._epoch_first_step if self._in_epoch else 0
+
+    @property
+    def waiting(self) -> int:
+        """Measured steps whose numbers are still on the device."""
+        return len(self._steps_waiting)
+
+    def close(self) -> None:
+        """Remove the hooks and let the snapshots go."""
+        for handle in self._handles:
+            handle.remove()
+        self._snapshot = self._epoch_start = self._gradient = None
+        self._measured_gradient = self._in_epoch = False
+
+    def settle(self) -> None:
+        """Look which steps were skipped; waits for the device where there is any doubt."""
+        if self._flags:
+            found = torch.stack([flag for _, flag in self._flags]).tolist()
+            self._skipped += [number for (number, _), skip in zip(self._flags, found, strict=True) if skip]
+            self._flags = []
+
+    def take(self) -> tuple[Taken, Taken]:
+        """The steps and the ends of epochs measured since the last call, brought to the host in one transfer."""
+        self.settle()
+        steps = [found for found in self._steps_waiting if found.number not in self._skipped]
+        epochs = self._epochs_waiting
+        self._steps_waiting, self._epochs_waiting = [], []
+        numbers = [found.number - bisect_left(self._skipped, found.number) for found in steps]
+        flat = torch.cat([found.table for found in steps + epochs]).cpu().numpy() if steps or epochs else np.empty(0)
+        of_steps = flat[: 6 * len(steps)].reshape(len(steps), 6, len(self.names))
+        for found, table in zip(steps, of_steps, strict=True):
+            table[np.ix_([1, 3, 4], list(found.without_gradient))] = np.nan
+        of_epochs = flat[6 * len(steps) :].reshape(len(epochs), 3, len(self.names))
+        return _taken(steps, numbers, of_steps), _taken(epochs, [found.number for found in epochs], of_epochs)
+
+    @torch.no_grad()
+    def end_epoch(self) -> None:
+        """Measure the way from the epoch's start to the weights as they are; the next step begins another epoch."""
+        self.settle()
+        if self._epoch_start is None or not self.epoch_steps:
+            return
+        table = self._sums.epoch(self._epoch_start)
+        ended = _Measured(self.steps - 1, self.epoch, self._last_settings, table, steps=self.epoch_steps)
+        self._epochs_waiting.append(ended)
+        self._in_epoch = False
+        self.epoch += 1
+
+    def state(self) -> dict[str, Any]:
+        """The counters, and in the middle of an epoch the weights at its start."""
+        self.settle()
+        start = self._sums.as_tensors(self._epoch_start) if self._in_epoch else None
+        return {
+            "steps": self.steps,
+            "epoch": self.epoch,
+            "epoch_first_step": self._epoch_first_step,
+            "epoch_start": start,
+        }
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Go on counting from `state`; what is measured and not yet taken is dropped."""
+        self._attempts, self._skipped, self._flags = int(state["steps"]), [], []
+        self._steps_waiting, self._epochs_waiting = [], []
+        self.epoch, self._epoch_first_step = int(state["epoch"]), int(state["epoch_first_step"])
+        start = state["epoch_start"]
+        self._in_epoch = start is not None
+        if start is not None:
+            self._epoch_start = self._sums.from_tensors(start)
+
+    @torch.no_grad()
+    def _before(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
+        count = _parameter_count(optimizer)
+        if count != self._count:
+            raise ParametersChangedError(
+                f"{type(optimizer).__name__} has {count} parameters and had {self._count} when the monitor was made: "
+                "close the monitor and make a new one once all parameters are there."
+            )
+        flag = getattr(optimizer, "found_inf", None)
+        if flag is not None:
+            self._flags.append((self._attempts, flag.detach().reshape(())))
+        if not self._in_epoch:
+            self._epoch_start = self._sums.copy(self._epoch_start)
+            self._epoch_first_step = self.steps
+            self._in_epoch = True
+        self._measured_gradient = False
+        if not self._wanted(self):
+            return None
+        self._snapshot = self._sums.copy(self._snapshot)
+        replaced = with_closure_measured(args, kwargs, self._measure_gradient)
+        if replaced is None:
+            self._measure_gradient()
+        return replaced
+
+    @torch.no_grad()
+    def _after(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        # Kept, since a scheduler may have gone on to the next step's rates when the loop ends the epoch.
+        self._last_settings = self._groups()
+        if self._measured_gradient:
+            table = self._sums.step(self._snapshot, self._gradient)
+            if self._scale is not None:
+                unscale_(table, self._scale)
+            found = _Measured(self._attempts, self.epoch, self._last_settings, table, self._without_gradient)
+            self._steps_waiting.append(found)
+        self._measured_gradient = False
+        self._attempts += 1
+        self._stepped(self)
+
+    def _measure_gradient(self) -> None:
+        gradients = gradients_of(self._parameters)
+        # Only heavy-ball buffers enter h; Muon has others of the same name.
+        buffers = momentum_buffers(self.optimizer, self._parameters) if self.kind == "sgd" else []
+        if all(v is None for v in buffers):  # plain SGD, or the first step
+            buffers = []
+        self._gradient = self._sums.gradient(self._snapshot, gradients, buffers)
+        self._without_gradient = tuple(i for i, g in enumerate(gradients) if g is None)
+        self._scale = getattr(self.optimizer, "grad_scale", None)
+        self._measured_gradient = True
+
+    def _groups(self) -> tuple[Settings, ...]:
+        """The settings of each parameter group as they are now."""
+        return tuple(group_settings(self.kind, group) for group in self.optimizer.param_groups)
+
+
+def _parameter_count(optimizer: torch.optim.Optimizer) -> int:
+    return sum(len(group["params"]) for group in optimizer.param_groups)
+
+
+def _taken(measured: Sequence[_Measured], numbers: list[int], table: Floats) -> Taken:
+    return Taken(
+        step=numbers,
+        epoch=[found.epoch for found in measured],
+        steps=[found.steps for found in measured],
+        groups=[tuple(settings.resolved() for settings in found.groups) for found in measured],
+        table=table,
+    )

@@ -1,0 +1,216 @@
+"""Each finding in a record that calls for it, and its absence in one that does not."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from isogon import Recipe
+from isogon.dynamics import Monitor, findings
+from isogon.dynamics.records import SCHEMA, table
+from isogon.errors import ArgumentError
+from isogon.theory.equilibrium import angle_after_decay, approach_rate
+
+RECIPE = Recipe(lr=0.1, weight_decay=5e-4, momentum=0.9, batch_size=100, samples=10_000, epochs=20)
+LAYERS = ("one", "two", "three", "all")
+
+
+def healthy(steps: int = 2000, every: int = 10) -> pd.DataFrame:
+    """The record of a run in equilibrium from the start, where nothing is wrong."""
+    step = np.arange(0, steps, every)
+    law, epoch_law = float(RECIPE.motion.angle(1)), float(RECIPE.motion.angle(100))
+    frames = []
+    for layer in LAYERS:
+        frame = pd.DataFrame(dict.fromkeys(SCHEMA, np.nan), index=range(len(step)))
+        frame = frame.assign(
+            step=step,
+            epoch=step // 100,
+            layer=layer,
+            lr=RECIPE.lr,
+            weight_decay=RECIPE.weight_decay,
+            norm=1.0,
+            step_angle=law,
+            predicted_step_angle=law,
+            predicted_epoch_angle=epoch_law,
+            epoch_angle=np.where(step % 100 == 90, 0.7 * epoch_law, np.nan),
+            radial=1e-6,
+            in_equilibrium=True,
+        )
+        frames.append(frame)
+    return table(pd.concat(frames).sort_values("step", kind="stable"))
+
+
+def named(records: pd.DataFrame, name: str, recipe: Recipe = RECIPE, **options):
+    return [finding for finding in findings(records, recipe, **options) if finding.name == name]
+
+
+def with_drop(*, settled: bool, angle: float = 1.0) -> pd.DataFrame:
+    """A drop by 10 at step 1000; before it the angles were `angle` times the law."""
+    records = healthy()
+    late = records.step >= 1000
+    records.loc[late, "lr"] /= 10
+    records.loc[late, ["step_angle", "predicted_step_angle"]] /= np.sqrt(10)
+    records["step_angle"] *= angle
+    records.loc[~late, "in_equilibrium"] = settled
+    return records
+
+
+def test_a_healthy_run_has_no_findings():
+    epoch_angle = 0.7 * float(RECIPE.motion.angle(100))
+    assert findings(healthy(), RECIPE, target_epoch_angle=epoch_angle, ghost_batch=64) == []
+    assert findings(with_drop(settled=True), RECIPE) == []
+    assert findings(table(), RECIPE) == []
+
+
+def test_a_decay_before_equilibrium_says_how_much_was_missing():
+    rate = approach_rate("sgd", lr=0.1, weight_decay=5e-4, momentum=0.9)
+    # As 300 steps after an earlier drop by 100.
+    share = float(angle_after_decay(300, factor=100, final_angle=1.0, rate=rate))
+    (found,) = named(with_drop(settled=False, angle=share), "early_decay")
+    assert found.severity == "warning"
+    assert found.numbers["step"] == 1000
+    assert found.numbers["factor"] == pytest.approx(10)
+    assert found.numbers["layers_late"] == 4
+    expected = (np.log(99 / 0.1) / rate - 300) / 100
+    assert found.numbers["epochs_missing"] == pytest.approx(expected, rel=0.01)
+    assert f"{expected:.2g} epochs short" in found.advice
+    assert "rescale" in found.advice
+
+
+def test_a_smooth_schedule_is_no_decay():
+    records = with_drop(settled=False)
+    records["lr"] = 0.1 * (1 + np.cos(np.pi * records.step / 2100)) / 2
+    assert named(records, "early_decay") == []
+
+
+def test_a_decay_in_a_real_run_is_found(make_task):
+    task = make_task(width=4, samples=1024)
+    optimizer = torch.optim.SGD(task.parameters, lr=0.04, momentum=0.9, weight_decay=1e-3)
+    recipe = Recipe.from_optimizer(optimizer, batch_size=32, samples=1024)
+    with Monitor(task.model, optimizer, batch_size=32, samples=1024, inputs=task.inputs[:4], every_steps=5) as monitor:
+        task.train(optimizer, 60)
+        optimizer.param_groups[0]["lr"] /= 10
+        task.train(optimizer, 20, start=60)
+    (found,) = named(monitor.records, "early_decay", recipe)
+    assert found.numbers["step"] == 60
+    assert 1 < found.numbers["epochs_missing"] < 100
+
+
+@pytest.mark.parametrize("factor", [0.4, 2.5])
+def test_weight_decay_that_misses_a_target_comes_with_the_one_that_hits(factor):
+    records = healthy()
+    measured = records.epoch_angle.max()
+    name = "weight_decay_too_small" if factor > 1 else "weight_decay_too_large"
+    (found,) = [f for f in findings(records, RECIPE, target_epoch_angle=factor * measured) if "weight" in f.name]
+    assert found.name == name
+    assert found.numbers["suggested_weight_decay"] == pytest.approx(5e-4 * factor**2)
+    assert found.layer == "all"
+    for close in (0.9, 1.0, 1.15):
+        assert findings(records, RECIPE, target_epoch_angle=close * measured) == []
+
+
+def test_the_weight_decay_is_judged_at_the_peak_learning_rate():
+    records = with_drop(settled=True)
+    target = records.epoch_angle.max()
+    records.loc[records.step >= 1000, "epoch_angle"] /= 3
+    assert findings(records, RECIPE, target_epoch_angle=target) == []
+
+
+def test_a_layer_out_of_balance():
+    records = healthy()
+    for factor in (0.5, 2.0):
+        off = records.copy()
+        off.loc[off.layer == "two", "step_angle"] *= factor
+        (found,) = named(off, "unbalanced_layer")
+        assert found.layer == "two"
+        assert found.numbers["speed"] / found.numbers["usual_speed"] == pytest.approx(factor)
+        near = records.copy()
+        near.loc[near.layer == "two", "step_angle"] *= factor**0.5
+        assert named(near, "unbalanced_layer") == []
+
+
+def test_a_group_with_its_own_rate_is_not_out_of_balance():
+    records = healthy()
+    two = records.layer == "two"
+    records.loc[two, ["step_angle", "predicted_step_angle"]] *= 3
+    assert named(records, "unbalanced_layer") == []
+
+
+def test_a_weight_believed_invariant_that_leaks():
+    records = healthy()
+    records.loc[records.layer == "three", "radial"] = 0.03 * (-1.0) ** np.arange((records.layer == "three").sum())
+    (found,) = named(records, "radial_leak")
+    assert found.layer == "three"
+    assert found.severity == "problem"
+    assert found.numbers["radial"] == pytest.approx(0.03)
+    nobody_believed = records.copy()
+    nobody_believed.loc[nobody_believed.layer == "three", "predicted_step_angle"] = np.nan
+    assert named(nobody_believed, "radial_leak") == []
+
+
+def test_a_frozen_layer(make_task):
+    """In a real run: a layer that no loss reaches, with weight decay shrinking it all the same."""
+    task = make_task()
+    frozen = dict(task.model.named_parameters())["body.1.conv.weight"]
+    optimizer = torch.optim.SGD(task.parameters, lr=0.1, momentum=0.9, weight_decay=5e-3)
+    recipe = Recipe.from_optimizer(optimizer, batch_size=32, samples=128)
+    with Monitor(task.model, optimizer, batch_size=32, samples=128, inputs=task.inputs[:4], every_steps=1) as monitor:
+        for step in range(20):
+            optimizer.zero_grad()
+            task.loss(step).backward()
+            frozen.grad.zero_()
+            optimizer.step()
+    found = named(monitor.records, "frozen_layer", recipe)
+    assert [finding.layer for finding in found] == ["body.1.conv.weight"]
+    assert found[0].severity == "problem"
+    slow = healthy()
+    slow.loc[slow.layer == "one", "step_angle"] *= 0.01
+    assert named(slow, "frozen_layer") == []
+
+
+@pytest.mark.parametrize(("share", "severity"), [(0.4, None), (0.6, "warning"), (1.5, "problem"), (3000, "problem")])
+def test_the_product_near_the_pole_bound(share, severity):
+    records = healthy()
+    records["weight_decay"] = share * RECIPE.motion.bound / RECIPE.lr
+    found = named(records, "near_pole_bound")
+    assert [finding.severity for finding in found] == ([severity] if severity else [])
+    if found:
+        assert found[0].numbers["intrinsic_lr"] == pytest.approx(share * RECIPE.motion.bound)
+
+
+def test_a_norm_on_its_way_to_overflow():
+    """An exponential learning rate: both grow by e^(step/100), and float32 ends after about 8,900 steps."""
+    records = healthy()
+    records["weight_decay"] = 0.0
+    growth = np.exp(records.step / 100)
+    records["norm"], records["lr"] = growth, 0.1 * growth**2
+    found = named(records, "norm_overflow")
+    assert {finding.layer for finding in found} == set(LAYERS)
+    assert found[0].numbers["steps_left"] == pytest.approx(100 * np.log(3.4e38) - 1990, rel=0.01)
+    decayed = records.assign(weight_decay=1e-4)
+    assert named(decayed, "norm_overflow") == []
+    constant = records.assign(lr=0.1)
+    assert named(constant, "norm_overflow") == []
+    shrinking = records.assign(norm=1 / growth)
+    assert named(shrinking, "norm_overflow") == []
+
+
+def test_a_batch_below_the_ghost_batch():
+    (found,) = named(healthy(), "batch_below_ghost_batch", ghost_batch=128)
+    assert found.numbers == {"batch_size": 100, "ghost_batch": 128}
+    assert named(healthy(), "batch_below_ghost_batch", ghost_batch=100) == []
+    assert named(healthy(), "batch_below_ghost_batch") == []
+
+
+def test_the_gravest_come_first_and_bad_arguments_are_refused():
+    records = healthy()
+    records.loc[records.layer == "two", "step_angle"] *= 2
+    records.loc[records.layer == "three", "radial"] = 0.5
+    order = [finding.severity for finding in findings(records, RECIPE, ghost_batch=128)]
+    assert order == ["problem", "warning", "warning"]
+    with pytest.raises(ArgumentError, match="target_epoch_angle"):
+        findings(records, RECIPE, target_epoch_angle=0)
+    with pytest.raises(ArgumentError, match="ghost_batch"):
+        findings(records, RECIPE, ghost_batch=0)
