@@ -76,9 +76,7 @@ def main() -> None:
             ax.plot(values, style, label=label, linewidth=2)
         ends = len(runs["EXP, not rebased"][name])
         ax.axvline(ends, color="0.6", linewidth=1)
-        ax.annotate(
-            "float32 ends", (ends, 0.5), xycoords=("data", "axes fraction"), rotation=90, ha="left", fontsize=8
-        )
+        ax.annotate("float32 ends", (ends, 0.5), xycoords=("data", "axes fraction"), rotation=90, ha="left", fontsize=8)
         ax.set_title(name, fontsize=10, loc="left")
         ax.set_xlabel("step")
         ax.set_yscale("log")

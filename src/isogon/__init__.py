@@ -16,12 +16,13 @@ _NAMES = {
     "Transfer": "isogon.recipe",
     "Motion": "isogon.theory.motion",
     "IsogonError": "isogon.errors",
+    "Monitor": "isogon.dynamics",
     "ScaleMap": "isogon.symmetry",
     "check": "isogon.symmetry",
     "Conversion": "isogon.nets",
     "convert": "isogon.nets",
 }
-_ROOMS = ("theory", "schedules", "predict", "errors", "recipe", "report", "symmetry", "nets")
+_ROOMS = ("theory", "schedules", "predict", "errors", "recipe", "report", "symmetry", "nets", "dynamics", "optim")
 
 __all__ = ["__version__", *_NAMES, *_ROOMS]
 

@@ -96,6 +96,13 @@ class Driver(LRScheduler):
             self._rebase()
         self._set_rates()
 
+    def change(self, schedule: Schedule) -> None:
+        """Go on under another ordinary schedule, from the step that has been reached."""
+        if self.exponential is not None or isinstance(schedule, Exponential):
+            raise ArgumentError("schedule", "ordinary before and after a change", type(schedule).__name__, "drive anew")
+        self.schedule = schedule
+        self._set_rates()
+
     def get_last_lr(self) -> list[float | torch.Tensor]:
         return list(self._last_lr)
 
