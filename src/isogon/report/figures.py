@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from isogon.errors import ArgumentError, MissingExtraError
+from isogon.report.drawing import COLOURS, PLOTLY_CONFIG, STATIC, check_target, new_figure, save_figure, style_axis
 
 if TYPE_CHECKING:
     from isogon.predict import Curves
     from isogon.theory.motion import Floats
 
-_STATIC = (".png", ".pdf", ".svg")
-# A palette that survives colour blindness and grey printing (Okabe and Ito).
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 _DASHES = ("solid", "dash", "dot", "dashdot")
 _MATPLOTLIB_DASHES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}
 
@@ -31,12 +29,7 @@ _PANELS: dict[str, Callable[[Curves], Floats]] = {
 
 def check_plot_path(path: str | os.PathLike[str]) -> Path:
     """`path` when its ending names a format we draw and its folder exists."""
-    target = Path(path)
-    if target.suffix.lower() not in (*_STATIC, ".html"):
-        raise ArgumentError("plot", "a file ending in .png, .pdf, .svg or .html", str(path), "rename the file")
-    if not target.parent.is_dir():
-        raise ArgumentError("plot", "in a folder that exists", str(path), f"make {target.parent} first")
-    return target
+    return check_target("plot", path, (*STATIC, ".html"))
 
 
 def draw_runs(runs: Mapping[str, Curves], path: str | os.PathLike[str], *, title: str = "") -> Path:
@@ -57,11 +50,7 @@ def draw_runs(runs: Mapping[str, Curves], path: str | os.PathLike[str], *, title
 def _draw_static(
     panels: Mapping[str, Mapping[str, Floats]], epochs: Mapping[str, Floats], target: Path, title: str
 ) -> None:
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise MissingExtraError("matplotlib", extra="report", purpose=f"to draw {target.name}") from None
-    figure = Figure(figsize=(11, 3.4), layout="constrained")
+    figure = new_figure((11, 3.4), target)
     axes = figure.subplots(1, len(panels))
     for ax, (name, lines) in zip(axes, panels.items(), strict=True):
         for index, (label, values) in enumerate(lines.items()):
@@ -69,21 +58,17 @@ def _draw_static(
                 epochs[label],
                 values,
                 label=label,
-                color=_COLOURS[index % len(_COLOURS)],
+                color=COLOURS[index % len(COLOURS)],
                 linestyle=_MATPLOTLIB_DASHES[_DASHES[index % len(_DASHES)]],
                 linewidth=2,
             )
-        ax.set_title(name, fontsize=10, loc="left")
-        ax.set_xlabel("epoch")
-        ax.set_yscale("log")
-        ax.grid(visible=True, alpha=0.3)
-        ax.spines[["top", "right"]].set_visible(False)
+        style_axis(ax, name, "epoch")
     if len(epochs) > 1:
         handles, labels = axes[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
     if title:
         figure.suptitle(title, fontsize=11)
-    figure.savefig(target, dpi=150, metadata={"Date": None} if target.suffix.lower() == ".svg" else None)
+    save_figure(figure, target)
 
 
 def _draw_page(
@@ -97,7 +82,7 @@ def _draw_page(
     figure = make_subplots(rows=1, cols=len(panels), subplot_titles=list(panels))
     for column, lines in enumerate(panels.values(), start=1):
         for index, (label, values) in enumerate(lines.items()):
-            line = {"color": _COLOURS[index % len(_COLOURS)], "dash": _DASHES[index % len(_DASHES)]}
+            line = {"color": COLOURS[index % len(COLOURS)], "dash": _DASHES[index % len(_DASHES)]}
             trace = graph_objects.Scatter(
                 x=epochs[label].tolist(),
                 y=[None if np.isnan(value) else value for value in values.tolist()],
@@ -110,4 +95,4 @@ def _draw_page(
     figure.update_xaxes(title_text="epoch")
     figure.update_yaxes(type="log")
     figure.update_layout(title_text=title, template="plotly_white", legend={"orientation": "h", "y": -0.2})
-    figure.write_html(target, include_plotlyjs=True)
+    figure.write_html(target, include_plotlyjs=True, config=PLOTLY_CONFIG)

@@ -1,0 +1,56 @@
+"""`isogon report`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the command."""
+    app.command("report")(report)
+
+
+def report(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run's folder, or a Parquet file of records.")],
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE.html", help="The page (default: report.html in the run's folder).")
+    ] = None,
+    png: Annotated[
+        Path | None, typer.Option(metavar="FILE.png", help="Draw the same panels into a .png, .pdf or .svg too.")
+    ] = None,
+    layer: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="Show this layer alone; may be repeated.")
+    ] = None,
+) -> None:
+    """One page about a watched run: what was found, and how fast each layer turned against what theory says.
+
+    The page needs no network. Runs come from isogon.dynamics.Monitor with a RunFolder among its sinks.
+
+    Example:
+
+    [bold]isogon report runs/first --out first.html --png first.png[/bold]
+    """
+    from isogon.report.drawing import STATIC, check_target
+    from isogon.report.run_figures import draw_run
+    from isogon.report.run_page import write_page
+    from isogon.report.run_tables import summarise
+
+    page = out or (run / "report.html" if run.is_dir() else run.with_suffix(".html"))
+    if out is not None:
+        check_target("--out", out, [".html"])
+    if png is not None:
+        check_target("--png", png, STATIC)
+    summary = summarise(run, layer or ())
+    for finding in summary.findings:
+        typer.echo(f"{finding.severity}: {_printable(finding.advice)}")
+    typer.echo(f"Written {write_page(summary, page, name='--out')}.")
+    if png is not None:
+        typer.echo(f"Drawn {draw_run(summary, png, name='--png')}.")
+
+
+def _printable(text: str) -> str:
+    """`text` without what a terminal might obey; layers' names come from the file."""
+    return "".join(letter if letter.isprintable() else "�" for letter in text)

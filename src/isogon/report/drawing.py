@@ -1,0 +1,74 @@
+"""What all pictures share: colours, the look of an axis, and where a picture may go."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from isogon.errors import ArgumentError, MissingExtraError
+
+STATIC = (".png", ".pdf", ".svg")
+# A palette that survives colour blindness and grey printing (Okabe and Ito).
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+# Newer versions of plotly.js offer to upload the chart unless told not to; dollars in a name are no formula.
+PLOTLY_CONFIG = {
+    "displaylogo": False,
+    "responsive": True,
+    "showSendToCloud": False,
+    "plotlyServerURL": "",
+    "typesetMath": False,
+}
+# Dark to bright, in even steps of lightness, for more lines than a palette of single colours can tell apart.
+_RAMP = ((59, 28, 115), (33, 102, 158), (18, 146, 130), (112, 173, 50), (222, 168, 20))
+
+
+def ordered_colours(count: int) -> list[str]:
+    """A colour for each of `count` lines that have an order, the depth of a layer, say."""
+    if count <= len(COLOURS):
+        return list(COLOURS[:count])
+    places = np.linspace(0, len(_RAMP) - 1, count)
+    channels = [np.interp(places, range(len(_RAMP)), channel) for channel in zip(*_RAMP, strict=True)]
+    return ["#{:02X}{:02X}{:02X}".format(*map(round, colour)) for colour in zip(*channels, strict=True)]
+
+
+def check_target(name: str, path: str | os.PathLike[str], endings: Sequence[str]) -> Path:
+    """`path` when it has one of the `endings` and its folder exists."""
+    target = Path(path)
+    if target.suffix.lower() not in endings:
+        *others, last = endings
+        rule = f"a file ending in {', '.join(others)} or {last}" if others else f"a file ending in {last}"
+        raise ArgumentError(name, rule, str(path), "rename the file")
+    if not target.parent.is_dir():
+        raise ArgumentError(name, "in a folder that exists", str(path), f"make {target.parent} first")
+    return target
+
+
+def new_figure(size: tuple[float, float], target: Path) -> Any:
+    """An empty matplotlib figure, outside of pyplot, so that no global state is touched."""
+    try:
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise MissingExtraError("matplotlib", extra="report", purpose=f"to draw {target.name}") from None
+    return Figure(figsize=size, layout="constrained")
+
+
+def style_axis(ax: Any, title: str, along: str) -> None:
+    """The look of one panel, with a logarithmic height whose numbers are plain (6, not 6·10⁰)."""
+    from matplotlib.ticker import LogFormatter
+
+    ax.set_title(title, fontsize=10, loc="left")
+    ax.set_xlabel(along)
+    ax.set_yscale("log")
+    ax.yaxis.set_major_formatter("{x:g}")
+    ax.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(1, 0.4)))
+    ax.grid(visible=True, alpha=0.3)
+    ax.spines[["top", "right"]].set_visible(False)
+
+
+def save_figure(figure: Any, target: Path) -> None:
+    """Write a matplotlib figure; an SVG without its date, so that the same numbers give the same file."""
+    figure.savefig(target, dpi=150, metadata={"Date": None} if target.suffix.lower() == ".svg" else None)

@@ -1,0 +1,212 @@
+"""The page about a run: one HTML file that asks nothing of the network.
+
+Names of runs and layers come from outside, so every text is escaped on its way into the markup, and the data travel as
+JSON without a single `<`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from isogon.errors import ArgumentError, MissingExtraError
+from isogon.report.drawing import PLOTLY_CONFIG, check_target
+from isogon.report.page_parts import SCRIPT, STYLE
+from isogon.report.run_figures import layer_colours
+from isogon.report.run_tables import PANELS, Line, RunSummary
+
+if TYPE_CHECKING:
+    from isogon.dynamics import Finding
+
+# The page may run its own scripts and save its own pictures; the browser blocks everything else.
+_POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
+# Up to this many layers are all shown at first; of more, the joint one and some that findings are about.
+_MOST_AT_FIRST, _MOST_FOUND = 6, 3
+
+
+def write_page(run: RunSummary, path: str | os.PathLike[str], *, name: str = "path") -> Path:
+    """Write the page about `run` to `path`; `name` is what a refusal calls it."""
+    target = check_target(name, path, [".html"])
+    text = page_text(run)
+    try:
+        target.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ArgumentError(name, "a file we can write", str(path), error.strerror or str(error)) from None
+    return target
+
+
+def page_text(run: RunSummary) -> str:
+    """The whole page, plotly.js within."""
+    try:
+        from plotly.offline import get_plotlyjs
+    except ImportError:
+        raise MissingExtraError("plotly", extra="report", purpose="to write the page") from None
+    title = escape(run.name)
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{_POLICY}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title} · isogon</title>
+<style>{STYLE}</style>
+</head>
+<body>
+<header><h1>{title}</h1><div class="recipe">{_recipe(run)}</div></header>
+<section><h2>Findings</h2><ul class="findings">{_findings(run)}</ul></section>
+<main>
+<aside><h2>Layers</h2>
+<button type="button" id="opening">first view</button> <button type="button" id="every">every layer</button>
+<label><input type="checkbox" id="linear"> linear scale</label>
+<input type="search" id="filter" placeholder="find a layer" aria-label="find a layer">
+<div id="layers">{_picker(run)}</div>
+</aside>
+<div id="panels"></div>
+</main>
+<footer>Solid lines are measured, dashed ones predicted by theory; grey verticals are drops of the learning rate.
+Click a name above the panels to hide its lines, drag to zoom, double-click to return.</footer>
+<script>{get_plotlyjs()}</script>
+<script type="application/json" id="run">{_json(figure_data(run))}</script>
+<script>{SCRIPT}</script>
+</body>
+</html>
+"""
+
+
+def figure_data(run: RunSummary) -> dict[str, Any]:
+    """What the page's script reads: Plotly's `data`, `layout` and `config`, and which layer each line belongs to."""
+    place = {layer: index for index, layer in enumerate(run.layers)}
+    at_first = opening_layers(run)
+    # The joint layer comes first in the legend and last on the canvas, on top of the others.
+    drawn = sorted(run.lines, key=lambda line: line.layer == run.joint)
+    return {
+        "data": _traces(drawn, run, at_first),
+        "layout": _layout(run),
+        "config": PLOTLY_CONFIG,
+        "layer_of": [place[line.layer] for line in drawn],
+        "opening": [place[layer] for layer in at_first],
+        "joint": place.get(run.joint),
+        "heights": [f"yaxis{_suffix(index)}" for index in range(len(PANELS))],
+    }
+
+
+def opening_layers(run: RunSummary) -> list[str]:
+    """The layers shown when the page opens."""
+    if len(run.layers) <= _MOST_AT_FIRST:
+        return run.layers
+    found = list(dict.fromkeys(finding.layer for finding in run.findings if finding.layer in run.layers))
+    wanted = {run.joint, *[layer for layer in found if layer != run.joint][:_MOST_FOUND]}
+    return [layer for layer in run.layers if layer in wanted] or run.layers[:_MOST_AT_FIRST]
+
+
+def _traces(drawn: list[Line], run: RunSummary, at_first: list[str]) -> list[dict[str, Any]]:
+    colours = layer_colours(run)
+    named: set[str] = set()
+    traces = []
+    for line in drawn:
+        traces.append(_trace(line, colours[line.layer], wide=line.layer == run.joint))
+        traces[-1] |= {
+            "visible": line.layer in at_first,
+            "showlegend": line.layer not in named,
+            "legendrank": run.layers.index(line.layer),
+        }
+        named.add(line.layer)
+    return traces
+
+
+def _trace(line: Line, colour: str, *, wide: bool) -> dict[str, Any]:
+    suffix = _suffix(PANELS.index(line.panel))
+    kind = "predicted " if line.predicted else ""
+    return {
+        "type": "scatter",
+        "mode": "lines" if len(line.value) > 1 else "markers",
+        # Plotly reads a few tags and entities in texts; escaped, a name shows as it is.
+        "name": escape(line.layer, quote=False),
+        "legendgroup": line.layer,
+        "xaxis": f"x{suffix}",
+        "yaxis": f"y{suffix}",
+        "x": line.step.tolist(),
+        "y": [float(f"{value:.6g}") for value in line.value],
+        "customdata": line.epoch.tolist(),
+        "hovertemplate": f"{kind}%{{y:.4g}}<br>step %{{x}}, epoch %{{customdata}}",
+        "line": {
+            "color": colour,
+            "dash": "dash" if line.predicted else "solid",
+            "width": 1.3 if line.predicted else 2.6 if wide else 1.8,
+        },
+    }
+
+
+def _layout(run: RunSummary) -> dict[str, Any]:
+    layout: dict[str, Any] = {
+        "grid": {"rows": 2, "columns": len(PANELS) // 2, "pattern": "independent", "xgap": 0.14, "ygap": 0.3},
+        "margin": {"l": 60, "r": 20, "t": 90, "b": 45},
+        "legend": {"orientation": "h", "x": 0, "y": 1.08, "yanchor": "bottom"},
+        "paper_bgcolor": "white",
+        "plot_bgcolor": "white",
+        "shapes": [],
+        "annotations": [],
+    }
+    for index, panel in enumerate(PANELS):
+        suffix = _suffix(index)
+        look = {"gridcolor": "#e6e9ee", "linecolor": "#99a", "zeroline": False}
+        layout[f"xaxis{suffix}"] = {
+            **look,
+            "title": {"text": "step", "standoff": 4},
+            **({"matches": "x"} if suffix else {}),
+        }
+        layout[f"yaxis{suffix}"] = {**look, "type": "log", "exponentformat": "power"}
+        head = {"xref": f"x{suffix} domain", "yref": f"y{suffix} domain", "showarrow": False, "yanchor": "bottom"}
+        title = {"x": 0, "y": 1, "yshift": 16, "xanchor": "left", "text": f"<b>{panel.title}</b>"}
+        layout["annotations"].append({**head, **title})
+        for mark in run.marks:
+            across = {"type": "line", "xref": f"x{suffix}", "yref": f"y{suffix} domain", "y0": 0, "y1": 1}
+            style = {"color": "#999999", "width": 1}
+            layout["shapes"].append({**across, "x0": mark.step, "x1": mark.step, "line": style, "layer": "below"})
+            text = {"text": f"lr ÷ {mark.factor:.3g}", "font": {"size": 11, "color": "#667"}}
+            layout["annotations"].append({**head, "xref": f"x{suffix}", "x": mark.step, "y": 1, **text})
+    return layout
+
+
+def _recipe(run: RunSummary) -> str:
+    if run.recipe is None:
+        return "<span>no recipe is known of this run's optimizer</span>"
+    facts = {**run.recipe.to_dict(), "tuning factor": run.recipe.tuning_factor}
+    shown = (f"{name} {value:.6g}" if isinstance(value, float) else f"{name} {value}" for name, value in facts.items())
+    return "".join(f"<span>{escape(fact)}</span>" for fact in shown)
+
+
+def _findings(run: RunSummary) -> str:
+    if run.recipe is None:
+        return "<li>No findings, since they rest on the recipe.</li>"
+    return "".join(_finding(finding, run) for finding in run.findings) or "<li>Nothing calls for a change.</li>"
+
+
+def _finding(finding: Finding, run: RunSummary) -> str:
+    layer = "" if finding.layer is None else escape(finding.layer)
+    if finding.layer in run.layers:
+        layer = f'<button type="button" data-layer="{run.layers.index(finding.layer)}">{layer}</button>'
+    kind = escape(finding.severity)
+    return f'<li class="{kind}"><b>{kind}</b> {layer} {escape(finding.advice)}</li>'
+
+
+def _picker(run: RunSummary) -> str:
+    at_first, colours = opening_layers(run), layer_colours(run)
+    return "".join(
+        f'<label><input type="checkbox"{" checked" if layer in at_first else ""}>'
+        f'<i style="background: {colours[layer]}"></i>{escape(layer)}</label>'
+        for layer in run.layers
+    )
+
+
+def _suffix(index: int) -> str:
+    """Plotly counts axes as x, x2, x3 …"""
+    return "" if index == 0 else str(index + 1)
+
+
+def _json(content: Any) -> str:
+    """JSON that no HTML parser can take for markup."""
+    return json.dumps(content, ensure_ascii=False, allow_nan=False).replace("<", "\\u003c")
