@@ -22,7 +22,19 @@ _NAMES = {
     "Conversion": "isogon.nets",
     "convert": "isogon.nets",
 }
-_ROOMS = ("theory", "schedules", "predict", "errors", "recipe", "report", "symmetry", "nets", "dynamics", "optim")
+_ROOMS = (
+    "theory",
+    "schedules",
+    "predict",
+    "errors",
+    "recipe",
+    "report",
+    "symmetry",
+    "nets",
+    "dynamics",
+    "optim",
+    "integrations",
+)
 
 __all__ = ["__version__", *_NAMES, *_ROOMS]
 
