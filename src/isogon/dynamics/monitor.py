@@ -236,6 +236,8 @@ class Monitor:
 
     def _fetch(self, watches: Sequence[Watch] | None = None, *, last: bool = False) -> None:
         """Turn what the watches measured into rows; a step that some optimizer still has to make waits for it."""
+        if not self.active:
+            return
         watches = self._watches if watches is None else watches
         if not watches:
             return

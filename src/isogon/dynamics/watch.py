@@ -165,6 +165,7 @@ class Watch:
         """Go on counting from `state`; what is measured and not yet taken is dropped."""
         self._attempts, self._skipped, self._flags = int(state["steps"]), [], []
         self._steps_waiting, self._epochs_waiting = [], []
+        self._last_settings = self._groups()
         self.epoch, self._epoch_first_step = int(state["epoch"]), int(state["epoch_first_step"])
         start = state["epoch_start"]
         self._in_epoch = start is not None
