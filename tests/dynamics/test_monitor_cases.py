@@ -582,3 +582,23 @@ def test_an_epochs_end_has_the_rates_of_its_last_step() -> None:
             ended = monitor.records.query("layer == '0'").iloc[-1]
             assert ended.lr == pytest.approx(rate)
             assert ended.epoch_angle > 0
+
+
+def test_looking_changes_nothing() -> None:
+    """Records read, or a state saved, between an epoch's last step and its end are the records of an unwatched run."""
+    tables = []
+    for peek in (False, True):
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(6, 5, bias=False), torch.nn.BatchNorm1d(5))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-2)
+        with Monitor(model, optimizer, batch_size=8, samples=24, every_steps=1) as monitor:
+            for _ in range(3):
+                for _ in range(3):
+                    optimizer.zero_grad()
+                    model(torch.randn(8, 6)).square().sum().backward()
+                    optimizer.step()
+                    if peek:
+                        _ = monitor.records, monitor.state_dict()
+                monitor.end_epoch()
+        tables.append(monitor.records)
+    pd.testing.assert_frame_equal(tables[0], tables[1])

@@ -50,6 +50,9 @@ def joined(tables: list[pd.DataFrame]) -> pd.DataFrame:
     """
     whole = pd.concat(tables, ignore_index=True) if tables else table()
     if whole.duplicated(["step", "layer"]).any():
+        # An epoch's end is taken after its last step; what that step measured before it moved goes first.
+        measured = whole["step_angle"].notna().to_numpy()
+        whole = whole.iloc[measured.argsort(kind="stable")]
         whole = table(whole.groupby(["step", "layer"], sort=False, as_index=False).last())
     return whole.sort_values("step", kind="stable", ignore_index=True)
 
