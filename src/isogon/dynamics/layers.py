@@ -58,12 +58,11 @@ def choose(parameters: Mapping[str, nn.Parameter], scale_map: ScaleMap | None) -
     invariant, else those. Without: rows for tensors of two or more dimensions, and the radial leak decides about `all`.
     """
     if scale_map is None:
-        names = [name for name, p in parameters.items() if p.dim() >= 2]
-        own = joined = set(names)
+        own = {name for name, p in parameters.items() if p.dim() >= 2}
     else:
         own = {plain_name(name) for name in scale_map.invariant} & set(parameters)
-        joined = set(parameters) if scale_map.is_invariant else own
-        names = [name for name in parameters if name in own | joined]
+    jointly = scale_map is not None and scale_map.is_invariant
+    names = [name for name in parameters if jointly or name in own]
     if not names:
         what = "with a tensor of two or more dimensions" if scale_map is None else "with a scale-invariant parameter"
         raise ArgumentError("model", what, list(parameters), "see isogon.check(model, inputs) for what breaks it")
@@ -71,5 +70,5 @@ def choose(parameters: Mapping[str, nn.Parameter], scale_map: ScaleMap | None) -
         names=tuple(names),
         sizes=tuple(parameters[name].numel() for name in names),
         layers=np.array([name in own for name in names]),
-        joined=None if scale_map is None else np.array([name in joined for name in names]),
+        mapped=scale_map is not None,
     )

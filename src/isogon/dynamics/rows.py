@@ -31,15 +31,15 @@ _OF_GRADIENT = ("grad_sq", "weight_dot_grad", "adjusted")
 
 @dataclass(frozen=True)
 class Tensors:
-    """What is watched, one entry a tensor: `layers` says which get rows of their own, `joined` which make up `all`.
+    """What is watched, one entry a tensor: `layers` says which get rows of their own; all of them make up `all`.
 
-    `joined` is None where no scale map is at hand: then the radial leak decides, for predictions too.
+    `mapped` is False where no scale map is at hand: then the radial leak decides what is joined and what is predicted.
     """
 
     names: tuple[str, ...]
     sizes: tuple[int, ...]
     layers: Bools
-    joined: Bools | None
+    mapped: bool
 
 
 class RowMaker:
@@ -61,13 +61,11 @@ class RowMaker:
 
     def rows(self, chunk: Chunk) -> Columns:
         """The columns of the record, one entry a step and layer that the chunk has."""
-        trusted = self._trusted(chunk.sums)
-        joined = self.tensors.joined
-        members = trusted if joined is None else np.broadcast_to(joined, trusted.shape)
+        members = self._members_at(chunk.sums)
         sums = self._by_layer(chunk.sums, members)
         weight_sq = sums["weight_sq"]
         setting, lr, weight_decay = self._settings(chunk, members)
-        known = np.append(trusted[:, self.tensors.layers], np.ones((len(trusted), 1), dtype=bool), axis=1)
+        known = np.append(members[:, self.tensors.layers], np.ones((len(members), 1), dtype=bool), axis=1)
         law = self._predictions(chunk, np.where(known, setting, -1))
         with np.errstate(divide="ignore", invalid="ignore"):
             effective_lr = lr / weight_sq
@@ -119,8 +117,8 @@ class RowMaker:
         self._tested_at = int(state["tested_at"])
         self._detector.load_state(state["detector"])
 
-    def _trusted(self, sums: Mapping[str, Floats]) -> Bools:
-        """Which tensors pass for scale-invariant: all where a map chose them, else those that did not leak so far."""
+    def _members_at(self, sums: Mapping[str, Floats]) -> Bools:
+        """Which tensors make up `all`: every one where a map chose them, else those that did not leak so far."""
         with np.errstate(divide="ignore", invalid="ignore"):
             leak_sq = sums["weight_dot_grad"] ** 2 / (sums["weight_sq"] * sums["grad_sq"])
         known = np.isfinite(leak_sq)
@@ -128,7 +126,7 @@ class RowMaker:
         count = self._leaks + np.cumsum(known, axis=0)
         if len(total):
             self._leak_sq, self._leaks = total[-1], count[-1]
-        if self.tensors.joined is not None:
+        if self.tensors.mapped:
             return np.ones(known.shape, dtype=bool)
         return np.asarray((count > 0) & (total <= LEAK**2 * count))
 
