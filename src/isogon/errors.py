@@ -41,7 +41,7 @@ class MissingExtraError(IsogonError, ImportError):
         super().__init__(f"{package} is needed {purpose} and is not installed: run pip install 'isogon[{extra}]'.")
 
 
-def _shown(value: Any, limit: int = 80) -> str:
+def _shown(value: Any, limit: int = 200) -> str:
     """The value as the user would recognise it, on one line and never endless."""
     try:
         text = repr(value)
