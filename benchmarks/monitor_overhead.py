@@ -5,7 +5,8 @@
 Three copies of the network train side by side on the same random batch, in turns of `--block` steps: one bare, one with
 a monitor that measures every step, one with a monitor that measures every 10th. Fetching the numbers and making the
 rows, once at the end as an epoch would, is timed too and added to each step. Printed is the median over turns of the
-ratio to the bare loop, with its quartiles.
+ratio to the bare loop, with its quartiles; and, where the noise of whole steps is larger than the cost, what the
+optimizer's own step takes longer with the hooks (on a GPU: to launch), as a share of the bare step.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ class Loop:
             self.inputs = self.inputs.to(memory_format=torch.channels_last)
         parameters = [p for p in self.model.parameters() if p.requires_grad]
         self.optimizer = torch.optim.SGD(parameters, lr=0.1, momentum=0.9, weight_decay=5e-4)
+        self.optimizer_times: list[float] = []
         self.monitor = None
         if every is not None:
             self.monitor = Monitor(
@@ -58,10 +60,20 @@ class Loop:
             with torch.autocast(self.device.type, torch.bfloat16, enabled=self.options.amp):
                 loss = nn.functional.cross_entropy(self.model(self.inputs), self.targets)
             loss.backward()
+            before = clock(self.device)
             self.optimizer.step()
+            self.optimizer_times.append(clock(self.device) - before)
         wait(self.device)
         self.steps += self.options.block
         return (clock(self.device) - start) / self.options.block
+
+    def hook_time(self, bare: Loop) -> float:
+        """What the optimizer's step takes longer than in the `bare` loop, a step; the median over measured steps."""
+        every = self.monitor.every_steps if self.monitor is not None else 1
+        measured = self.optimizer_times[::every]
+        measured = measured[1:] or measured  # the first one allocates
+        usual = statistics.median(bare.optimizer_times[1:])
+        return (statistics.median(measured) - usual) / every
 
     def fetch(self) -> float:
         """Make the rows of all that was measured; the seconds for each step trained."""
@@ -119,14 +131,15 @@ def main() -> None:
             if repeat:  # the first turn warms up
                 times[every].append(taken)
     rows = {every: loops[every].fetch() for every in EVERY}
-    print(f"bare loop: {1e3 * statistics.median(times[None]):.2f} ms a step")
+    bare = statistics.median(times[None])
+    print(f"bare loop: {1e3 * bare:.2f} ms a step")
     for every in EVERY:
         ratios = [(a + rows[every]) / b for a, b in zip(times[every], times[None], strict=True)]
         low, middle, high = statistics.quantiles(ratios, n=4)
-        of_medians = (statistics.median(times[every]) + rows[every]) / statistics.median(times[None])
+        hooks = loops[every].hook_time(loops[None]) + rows[every]
         print(
-            f"monitor, every {every:2} step(s): {middle:.4f} ({low:.4f} to {high:.4f}); "
-            f"ratio of the median times {of_medians:.4f}; rows {1e3 * rows[every]:.3f} ms a step"
+            f"monitor, every {every:2} step(s): {middle:.4f} ({low:.4f} to {high:.4f}); hooks and rows take "
+            f"{1e3 * hooks:.3f} ms a step, {100 * hooks / bare:.2f} %"
         )
 
 

@@ -61,6 +61,7 @@ def test_a_healthy_run_has_no_findings():
     epoch_angle = 0.7 * float(RECIPE.motion.angle(100))
     assert findings(healthy(), RECIPE, target_epoch_angle=epoch_angle, ghost_batch=64) == []
     assert findings(with_drop(settled=True), RECIPE) == []
+    assert named(with_drop(settled=True, angle=0.3), "early_decay") == []  # the detector knows better than one angle
     assert findings(table(), RECIPE) == []
 
 
@@ -80,7 +81,8 @@ def test_a_decay_before_equilibrium_says_how_much_was_missing():
 
 
 def test_a_smooth_schedule_is_no_decay():
-    records = with_drop(settled=False)
+    records = with_drop(settled=False, angle=0.3)
+    assert named(records, "early_decay")
     records["lr"] = 0.1 * (1 + np.cos(np.pi * records.step / 2100)) / 2
     assert named(records, "early_decay") == []
 

@@ -111,9 +111,9 @@ def _change_sums(before: torch.Tensor, after: torch.Tensor) -> tuple[float, floa
     wide = _wide_type(after)
     for a, b in _pieces(before, after):
         # The difference of close numbers is exact in their own type.
-        change = (a.to(wide) - b.to(wide)).double()
-        change_sq += torch.dot(change, change).item()
-        change_dot += torch.dot(change, b.double()).item()
+        change = a.to(wide) - b.to(wide)
+        change_sq += _dot(change, change)
+        change_dot += _dot(change, b)
     return change_sq, change_dot
 
 
@@ -126,10 +126,13 @@ def _dot(p: torch.Tensor, q: torch.Tensor) -> float:
 def _pieces(*tensors: torch.Tensor) -> Iterator[tuple[torch.Tensor, ...]]:
     """Short stretches of the tensors, all in one order; views where they share a dense layout, channels last too."""
     first = tensors[0]
-    if all(t.stride() == first.stride() for t in tensors):
+    if not first.is_contiguous() and all(t.stride() == first.stride() for t in tensors):
         order = sorted(range(first.dim()), key=first.stride, reverse=True)
         tensors = tuple(t.permute(order) for t in tensors)
-    return zip(*(torch.split(t.reshape(-1), _PIECE) for t in tensors), strict=True)
+    flat = tuple(t.reshape(-1) for t in tensors)
+    if first.numel() <= _PIECE:
+        return iter([flat])
+    return zip(*(torch.split(t, _PIECE) for t in flat), strict=True)
 
 
 class FlatCopy:
