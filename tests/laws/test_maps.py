@@ -161,7 +161,7 @@ def test_decay_or_normalisation_alone_settles_and_both_do_not():
     assert late["decay"].max() < 0.02
     assert late["normalised"].max() < 0.03
     assert late["both"].max() > 0.1
-    # remark B.10: the steady angle per step cannot be under √(2ηλ), and the error is angle/π
+    # the error is angle/π, and the norm has settled while the direction has not
     both = cone("both")
     assert both.error[-1] == pytest.approx(both.angle[-1] / np.pi)
     assert both.norm[-1000:].std() / both.norm[-1000:].mean() < 0.5

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from isogon.predict import Curves
 from isogon.recipe import Recipe, Transfer
+
+if TYPE_CHECKING:
+    from isogon.predict import Curves
 
 _ROWS = ("optimizer", "lr", "weight_decay", "momentum", "beta2", "batch_size", "samples", "epochs")
 

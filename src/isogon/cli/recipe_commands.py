@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from isogon.cli import printing
 from isogon.errors import ArgumentError, IsogonError
-from isogon.predict import curves
 from isogon.recipe import CHANGEABLE, Recipe
-from isogon.report.figures import check_plot_path, draw_runs
-from isogon.schedules import Schedule, constant, cosine, step_decay
+
+if TYPE_CHECKING:
+    from isogon.schedules import Schedule
 
 # Short names on the command line → the Python names.
 ALIASES = {"wd": "weight_decay", "batch": "batch_size"}
@@ -117,6 +117,10 @@ def predict(
 
     [bold]isogon predict --lr 0.1 --wd 5e-4 --batch 128 --samples 50000 --epochs 300 --schedule step:150,225/10[/bold]
     """
+    # Here, not above: `isogon transfer` needs none of it and should start in a blink.
+    from isogon.predict import curves
+    from isogon.report.figures import check_plot_path, draw_runs
+
     if plot is not None:
         check_plot_path(plot)
     source = _recipe(recipe, optimizer, lr, wd, momentum, beta2, batch, samples, epochs)
@@ -193,6 +197,8 @@ def _changes(items: list[str]) -> dict[str, float]:
 
 def _schedule(text: str, recipe: Recipe) -> Schedule:
     """`constant`, `cosine`, or `step:E1,E2,…/FACTOR` with epochs, as a schedule in steps."""
+    from isogon.schedules import constant, cosine, step_decay
+
     lr, decay, per_epoch = recipe.lr, recipe.weight_decay, recipe.steps_per_epoch
     if text == "constant":
         return constant(lr, decay)
