@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import is_
 from typing import Any
 
 import torch
@@ -62,8 +63,20 @@ def _unread(lr: float | torch.Tensor) -> float | torch.Tensor:
     return float(lr)
 
 
-def momentum_buffers(optimizer: torch.optim.Optimizer, parameters: Sequence[torch.Tensor]) -> list[torch.Tensor | None]:
-    """The heavy-ball buffer v of each parameter, None where there is none (yet)."""
-    # By identity: hashing a tensor is slow, and looking one up in a defaultdict would make an entry for it.
-    found = {id(p): state.get("momentum_buffer") for p, state in optimizer.state.items()}
-    return [found.get(id(p)) for p in parameters]
+class MomentumBuffers:
+    """The heavy-ball buffers v of `parameters`, looked up anew only where `optimizer` has other states than last time."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer, parameters: Sequence[torch.Tensor]) -> None:
+        self._optimizer, self._parameters = optimizer, parameters
+        self._known: list[dict[str, Any]] = []
+        self._states: list[dict[str, Any]] = []
+
+    def now(self) -> list[torch.Tensor | None]:
+        """One entry a parameter, None where it has no buffer; empty while none has."""
+        held = list(self._optimizer.state.values())
+        # By identity throughout: comparing states would compare tensors, and hashing a tensor is slow.
+        if len(held) != len(self._known) or not all(map(is_, held, self._known)):
+            found = {id(p): state for p, state in self._optimizer.state.items()}
+            self._known, self._states = held, [found.get(id(p), {}) for p in self._parameters]
+        buffers = [state.get("momentum_buffer") for state in self._states]
+        return buffers if any(v is not None for v in buffers) else []

@@ -1,8 +1,9 @@
 """Sums over many tensors at once, made where the tensors are and left there: nothing here waits for the device.
 
-Two ways to the same numbers, all given in float64. On the CPU each tensor is walked in pieces that stay in the cache.
-On other devices launching a kernel costs more than running it, so the copy of the weights is one flat array, and
-`torch._foreach_*` turns it, in place, into one product after another: no memory beyond that copy is needed.
+Three ways to the same numbers, all given in float64. On the CPU each tensor is walked in pieces that stay in the cache.
+On other devices launching a kernel costs more than running it. Where Triton works, `fused_sums` launches the fewest;
+elsewhere the copy of the weights is one flat array, and `torch._foreach_*` turns it, in place, into one product after
+another: no memory beyond that copy is needed.
 """
 
 from __future__ import annotations
@@ -34,14 +35,14 @@ class Sums(Protocol):
     def from_tensors(self, values: Tensors) -> Any:
         """The copy that has these values."""
 
-    def gradient(self, copy: Any, gradients: Optional, buffers: Optional) -> Any:
-        """Before a step, what `step` needs of the gradient; `copy` holds the parameters as they are, and keeps them.
+    def before(self, into: Any, gradients: Optional, buffers: Optional) -> Any:
+        """Before a step, what `step` needs: a copy of the weights, and sums with the gradient. None may stand for `into`.
 
-        `buffers` is empty where the optimizer has none.
+        `into` is what an earlier call returned; `buffers` is empty where the optimizer has none.
         """
 
-    def step(self, copy: Any, gradient: Any) -> torch.Tensor:
-        """Rows ‖a‖², ‖g‖², ‖a − b‖², ⟨a, g⟩, ⟨v, g⟩, ⟨a − b, b⟩: a the copy, used up, b the parameters after it."""
+    def step(self, before: Any) -> torch.Tensor:
+        """Rows ‖a‖², ‖g‖², ‖a − b‖², ⟨a, g⟩, ⟨v, g⟩, ⟨a − b, b⟩: a the weights before, used up, b those after it."""
 
     def epoch(self, copy: Any) -> torch.Tensor:
         """Rows ‖b‖², ‖a − b‖², ⟨a − b, b⟩: a the copy, used up, b the parameters now."""
@@ -49,14 +50,30 @@ class Sums(Protocol):
 
 def sums_for(parameters: Tensors) -> Sums:
     """The way that suits the parameters, which are on one device and of one type."""
-    return PiecewiseSums(parameters) if parameters[0].device.type == "cpu" else FlatSums(parameters)
+    kind = parameters[0].device.type
+    if kind == "cpu":
+        return PiecewiseSums(parameters)
+    return (_fused(parameters) if kind == "cuda" else None) or FlatSums(parameters)
+
+
+def _fused(parameters: Tensors) -> Sums | None:
+    try:
+        from isogon.dynamics.fused_sums import FusedSums, fits
+
+        return FusedSums(parameters) if fits(parameters) else None
+    except Exception:  # no Triton, no C compiler for its launcher, an unknown card: the numbers are the same, later
+        return None
+
+
+#: a copy of the weights, and ‖w‖², ‖g‖², ⟨w, g⟩, ⟨v, g⟩ of each
+Before = tuple[list[torch.Tensor], list[tuple[float, float, float, float]]]
 
 
 class PiecewiseSums:
     """For the CPU. A copy is a list of tensors like the parameters."""
 
     def __init__(self, parameters: Tensors) -> None:
-        self._parameters = [p.detach() for p in parameters]
+        self._parameters = list(parameters)
 
     def copy(self, into: list[torch.Tensor] | None = None) -> list[torch.Tensor]:
         into = [torch.empty_like(p) for p in self._parameters] if into is None else into
@@ -69,13 +86,13 @@ class PiecewiseSums:
     def from_tensors(self, values: Tensors) -> list[torch.Tensor]:
         return [torch.empty_like(p).copy_(t) for t, p in zip(values, self._parameters, strict=True)]
 
-    def gradient(
-        self, copy: Tensors, gradients: Optional, buffers: Optional
-    ) -> list[tuple[float, float, float, float]]:
+    def before(self, into: Before | None, gradients: Optional, buffers: Optional) -> Before:
+        copy = self.copy(None if into is None else into[0])
         buffers = buffers or [None] * len(gradients)
-        return [_gradient_sums(*of_one) for of_one in zip(copy, gradients, buffers, strict=True)]
+        return copy, [_gradient_sums(*of_one) for of_one in zip(copy, gradients, buffers, strict=True)]
 
-    def step(self, copy: Tensors, gradient: list[tuple[float, float, float, float]]) -> torch.Tensor:
+    def step(self, before: Before) -> torch.Tensor:
+        copy, gradient = before
         weight_sq, grad_sq, weight_dot, buffer_dot = zip(*gradient, strict=True)
         change_sq, change_dot = self._change(copy)
         return _table(weight_sq, grad_sq, change_sq, weight_dot, buffer_dot, change_dot)
@@ -151,7 +168,7 @@ class FlatSums:
     """For accelerators. A copy is a `FlatCopy`, and working space as soon as its values are no longer needed."""
 
     def __init__(self, parameters: Tensors) -> None:
-        self._parameters = [p.detach() for p in parameters]
+        self._parameters = list(parameters)
         rows = torch.tensor([-(-p.numel() // _ROW) for p in parameters])
         self._owner = torch.repeat_interleave(torch.arange(len(parameters)), rows).to(parameters[0].device)
         # Sums over rows, by their names in the order of `step`: squares first, so that one call squares the norms.
@@ -173,9 +190,10 @@ class FlatSums:
             view.copy_(value)
         return copy
 
-    def gradient(self, copy: FlatCopy, gradients: Optional, buffers: Optional) -> None:
+    def before(self, into: FlatCopy | None, gradients: Optional, buffers: Optional) -> FlatCopy:
         weight_sq, grad_sq, _, weight_dot, buffer_dot, _ = self._each
         given = self._or_zeros(gradients)
+        copy = self.copy(into)
         _norms(copy, weight_sq)
         torch._foreach_mul_(copy.views, given)
         _sums(copy, weight_dot)
@@ -186,10 +204,10 @@ class FlatSums:
             _sums(copy, buffer_dot)
         else:
             buffer_dot.zero_()
-        self.copy(copy)
+        return self.copy(copy)
 
-    def step(self, copy: FlatCopy, gradient: None) -> torch.Tensor:
-        self._change(copy)
+    def step(self, before: FlatCopy) -> torch.Tensor:
+        self._change(before)
         self._squares.square_()
         return self._of_tensors(self._row_sums)
 

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from isogon.dynamics.gradients import gradients_of, unscale_, with_closure_measured
-from isogon.dynamics.optimizer_state import Settings, group_settings, momentum_buffers, optimizer_kind
+from isogon.dynamics.optimizer_state import MomentumBuffers, Settings, group_settings, optimizer_kind
 from isogon.dynamics.sums import sums_for
 from isogon.errors import IsogonError
 from isogon.theory.motion import Floats
@@ -67,6 +67,7 @@ class Watch:
         self.optimizer, self.names, self.kind = optimizer, tuple(parameters), optimizer_kind(optimizer)
         self._parameters = list(parameters.values())
         self._sums = sums_for(self._parameters)
+        self._buffers = MomentumBuffers(optimizer, self._parameters)
         places = {id(p): i for i, group in enumerate(optimizer.param_groups) for p in group["params"]}
         #: the parameter group of each tensor
         self.group_of = np.array([places[id(p)] for p in self._parameters])
@@ -77,12 +78,10 @@ class Watch:
         self._flags: list[tuple[int, torch.Tensor]] = []
         self._steps_waiting: list[_Measured] = []
         self._epochs_waiting: list[_Measured] = []
-        # Copies of the weights (see `sums.Sums`): before the step under way, and at the start of the epoch.
-        self._snapshot: Any = None
+        # Weights as `sums.Sums` keeps them: at the start of the epoch, and with the gradient before the step under way.
         self._epoch_start: Any = None
-        # What is known of the gradient of the step under way.
+        self._before_step: Any = None
         self._measured_gradient = False
-        self._gradient: Any = None
         self._without_gradient: tuple[int, ...] = ()
         self._scale: torch.Tensor | None = None
         self._last_settings: tuple[Settings, ...] = ()
@@ -114,7 +113,7 @@ class Watch:
         """Remove the hooks and let the snapshots go."""
         for handle in self._handles:
             handle.remove()
-        self._snapshot = self._epoch_start = self._gradient = None
+        self._before_step = self._epoch_start = None
         self._measured_gradient = self._in_epoch = False
 
     def settle(self) -> None:
@@ -134,7 +133,8 @@ class Watch:
         flat = torch.cat([found.table for found in steps + epochs]).cpu().numpy() if steps or epochs else np.empty(0)
         of_steps = flat[: 6 * len(steps)].reshape(len(steps), 6, len(self.names))
         for found, table in zip(steps, of_steps, strict=True):
-            table[np.ix_([1, 3, 4], list(found.without_gradient))] = np.nan
+            if found.without_gradient:
+                table[np.ix_([1, 3, 4], list(found.without_gradient))] = np.nan
         of_epochs = flat[6 * len(steps) :].reshape(len(epochs), 3, len(self.names))
         return _taken(steps, numbers, of_steps), _taken(epochs, [found.number for found in epochs], of_epochs)
 
@@ -190,7 +190,6 @@ class Watch:
         self._measured_gradient = False
         if not self._wanted(self):
             return None
-        self._snapshot = self._sums.copy(self._snapshot)
         replaced = with_closure_measured(args, kwargs, self._measure_gradient)
         if replaced is None:
             self._measure_gradient()
@@ -201,7 +200,7 @@ class Watch:
         # Kept, since a scheduler may have gone on to the next step's rates when the loop ends the epoch.
         self._last_settings = self._groups()
         if self._measured_gradient:
-            table = self._sums.step(self._snapshot, self._gradient)
+            table = self._sums.step(self._before_step)
             if self._scale is not None:
                 unscale_(table, self._scale)
             found = _Measured(self._attempts, self.epoch, self._last_settings, table, self._without_gradient)
@@ -213,10 +212,8 @@ class Watch:
     def _measure_gradient(self) -> None:
         gradients = gradients_of(self._parameters)
         # Only heavy-ball buffers enter h; Muon has others of the same name.
-        buffers = momentum_buffers(self.optimizer, self._parameters) if self.kind == "sgd" else []
-        if all(v is None for v in buffers):  # plain SGD, or the first step
-            buffers = []
-        self._gradient = self._sums.gradient(self._snapshot, gradients, buffers)
+        buffers = self._buffers.now() if self.kind == "sgd" else []
+        self._before_step = self._sums.before(self._before_step, gradients, buffers)
         self._without_gradient = tuple(i for i, g in enumerate(gradients) if g is None)
         self._scale = getattr(self.optimizer, "grad_scale", None)
         self._measured_gradient = True
