@@ -152,9 +152,9 @@ class FusedSums:
     def _alike(self, tensors: Optional) -> Optional:
         """The tensors in the types and layouts of the parameters, as they nearly always are."""
         given = [t for t in tensors if t is not None]
-        if len(given) == len(tensors):
-            if [t.dtype for t in given] == self._types and [t.stride() for t in given] == self._strides:
-                return tensors
+        # With some missing the lists differ in length, and the others are copied.
+        if [t.dtype for t in given] == self._types and [t.stride() for t in given] == self._strides:
+            return tensors
         return [
             None if t is None else torch.empty_like(p).copy_(t) for t, p in zip(tensors, self._parameters, strict=True)
         ]

@@ -64,7 +64,7 @@ def _unread(lr: float | torch.Tensor) -> float | torch.Tensor:
 
 
 class MomentumBuffers:
-    """The heavy-ball buffers v of `parameters`, looked up anew only where `optimizer` has other states than last time."""
+    """The heavy-ball buffers v of `parameters`, looked up anew only where the optimizer has other states."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, parameters: Sequence[torch.Tensor]) -> None:
         self._optimizer, self._parameters = optimizer, parameters

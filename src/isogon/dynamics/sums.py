@@ -36,9 +36,9 @@ class Sums(Protocol):
         """The copy that has these values."""
 
     def before(self, into: Any, gradients: Optional, buffers: Optional) -> Any:
-        """Before a step, what `step` needs: a copy of the weights, and sums with the gradient. None may stand for `into`.
+        """Before a step, what `step` needs: a copy of the weights, and sums with the gradient.
 
-        `into` is what an earlier call returned; `buffers` is empty where the optimizer has none.
+        `into` is what an earlier call returned, or None; `buffers` is empty where the optimizer has none.
         """
 
     def step(self, before: Any) -> torch.Tensor:
