@@ -3,16 +3,15 @@
 Then `isogon report FOLDER` draws the run: the drops, the relaxation after them, and what to change.
 """
 
-from __future__ import annotations
-
 import sys
 
 import torch
 from torch.nn import functional
 
-from isogon import Monitor, Recipe, check, nets, schedules
-from isogon.dynamics import RunFolder, findings
+from isogon import Monitor, nets, schedules
+from isogon.dynamics import RunFolder
 from isogon.optim import drive
+from isogon.report import summarise
 
 BATCH, SAMPLES, EPOCHS, DROPS = 50, 5000, 20, (10, 16)
 
@@ -24,11 +23,8 @@ def main(folder: str) -> None:
     model = nets.cnn4(in_channels=1, width=8, scale_invariant="plain")
     optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1, momentum=0.9)
     driver = drive(optimizer, schedules.step_decay(0.1, 5e-3, [drop * SAMPLES // BATCH for drop in DROPS]))
-    recipe = Recipe.from_optimizer(optimizer, batch_size=BATCH, samples=SAMPLES, epochs=EPOCHS)
-    scale_map = check(model, images[:BATCH])
-    with Monitor(
-        model, optimizer, batch_size=BATCH, samples=SAMPLES, scale_map=scale_map, sinks=[RunFolder(folder)]
-    ) as monitor:
+    about = {"batch_size": BATCH, "samples": SAMPLES, "inputs": images[:BATCH]}
+    with Monitor(model, optimizer, **about, sinks=[RunFolder(folder)]) as monitor:
         for _ in range(EPOCHS):
             for batch in torch.randperm(SAMPLES).split(BATCH):
                 optimizer.zero_grad()
@@ -36,15 +32,11 @@ def main(folder: str) -> None:
                 loss.backward()
                 optimizer.step()
                 driver.step()
-            monitor.end_epoch(loss=float(loss.detach()))
+            monitor.end_epoch(loss=loss.item())
     joint = monitor.records.query("layer == 'all'").groupby("epoch").last()
-    print(
-        joint[["lr", "norm", "step_angle", "predicted_step_angle", "epoch_angle", "in_equilibrium"]]
-        .round(4)
-        .to_string()
-    )
-    for finding in findings(monitor.records, recipe):
-        print(f"{finding.severity}: {finding.layer or 'run'}: {finding.advice}")
+    shown = ["lr", "norm", "step_angle", "predicted_step_angle", "epoch_angle", "in_equilibrium"]
+    print(joint[shown].round(4).to_string())
+    print(*(finding.advice for finding in summarise(folder).findings), sep="\n")
 
 
 if __name__ == "__main__":

@@ -10,20 +10,28 @@ from isogon.theory.equilibrium import angle_after_decay
 from isogon.theory.motion import law
 
 
-def simulated(runs: int, *, every: int, seed: int, first_norm: tuple[float, float] = (1.5, 4.0)):
+def simulated(
+    runs: int,
+    *,
+    every: int,
+    seed: int,
+    first_norm: tuple[float, float] = (1.5, 4.0),
+    rates: tuple[float, float] = (2e-4, 2e-3),
+    sides: tuple[int, ...] = (-1, 1),
+):
     """(predicted, declared, off) of `runs` runs of the SGDM norm map (SMD 131), all at once.
 
-    x' from 2e-4 to 2e-3, three momenta, gamma noise on L with relative variance 0.01 to 0.5, the first norm too large
-    or too small by a factor in `first_norm`. `predicted` is the step at which the noiseless map is within 5 %, of ‖w‖
-    and of ‖w‖² (rows); `off` is how far the norms were off when the declaration came.
+    x' between `rates`, three momenta, gamma noise on L with relative variance 0.01 to 0.5, the first norm too small or
+    too large (`sides`) by a factor in `first_norm`. `predicted` is the step at which the noiseless map is within 5 %,
+    of ‖w‖ and of ‖w‖² (rows); `off` is how far the norms were off when the declaration came.
     """
     rng = np.random.default_rng(seed)
-    rate = 10 ** rng.uniform(-3.7, -2.7, runs)
+    rate = 10 ** rng.uniform(*np.log10(rates), runs)
     momentum = rng.choice([0.0, 0.5, 0.9], runs)
     noise = np.minimum(10 ** rng.uniform(-2, -0.3, runs), 1e-3 / rate)
     x, lr = rate * (1 - momentum), 0.1
     equilibrium = np.sqrt(lr**2 / (x * (1 - momentum) * (2 - x / (1 + momentum))))  # of ‖w‖², for L = 1
-    factor = np.exp(rng.uniform(*np.log(first_norm), runs)) ** rng.choice([-1, 1], runs)
+    factor = np.exp(rng.uniform(*np.log(first_norm), runs)) ** rng.choice(sides, runs)
     s = 1 + momentum - x
 
     def advance(state, energy):
@@ -61,6 +69,14 @@ def test_few_false_alarms_and_timely_declarations(every):
     for reached in predicted:
         assert np.mean(declared <= 1.5 * reached) > 0.98
         assert 0.9 < np.median(declared / reached) < 1.2
+
+
+def test_a_norm_too_large_is_seen_in_time_at_high_rates_too():
+    """As after a drop of the learning rate; norms too small have hardly any wait there (see the module)."""
+    predicted, declared, off = simulated(300, every=1, seed=0, rates=(2e-3, 8e-3), sides=(1,))
+    for reached in predicted:
+        assert np.mean(declared <= 1.5 * reached) > 0.98
+    assert np.mean(np.abs(off[0]) > 0.10) < 0.05
 
 
 def test_a_norm_that_starts_in_equilibrium_is_seen_soon_and_stays():

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from isogon.dynamics import SCHEMA, Monitor, ParametersChangedError, RunFolder, read
+from isogon.dynamics import SCHEMA, Monitor, ParametersChangedError, RunFolder, read, read_epochs
 from isogon.errors import ArgumentError, IsogonError
 from isogon.symmetry import check
 from isogon.theory.equilibrium import equilibrium_norm
@@ -427,14 +427,26 @@ def test_a_resumed_run_measures_what_the_whole_one_did(make_task, steps, tmp_pat
     monitor = Monitor(
         second.model, optimizer, **MADE, inputs=task.inputs[:4], every_steps=3, sinks=[RunFolder(tmp_path)]
     )
-    model_state, optimizer_state, monitor_state = torch.load(tmp_path / "state.pt", weights_only=False)
+    model_state, optimizer_state, monitor_state = torch.load(tmp_path / "state.pt", weights_only=True)
     monitor.load_state_dict(monitor_state)
     second.model.load_state_dict(model_state)
     optimizer.load_state_dict(optimizer_state)
     second.train(optimizer, 40 - steps, start=steps)
     monitor.close()
-    pd.testing.assert_frame_equal(read(tmp_path), reference.records, rtol=1e-4, atol=1e-6)
+    pd.testing.assert_frame_equal(read(tmp_path), reference.records, check_exact=True)
     assert monitor.epochs.step.tolist() == reference.epochs.step.tolist()
+
+
+def test_metrics_of_any_kind_of_number_fit_into_a_checkpoint(make_task, tmp_path):
+    task = make_task()
+    optimizer = SGD(task.parameters, **BASE)
+    with Monitor(task.model, optimizer, **MADE, sinks=[RunFolder(tmp_path)]) as monitor:
+        task.train(optimizer, 1)
+        monitor.end_epoch(plain=1.5, numpy=np.float32(0.25), tensor=torch.tensor(0.5))
+        torch.save(monitor.state_dict(), tmp_path / "state.pt")
+        state = torch.load(tmp_path / "state.pt", weights_only=True)
+    assert state["epochs"][0] == {"epoch": 0, "step": 0, "plain": 1.5, "numpy": 0.25, "tensor": 0.5}
+    assert read_epochs(tmp_path).tensor.tolist() == [0.5]
 
 
 def test_the_state_of_another_model_is_refused(make_task):

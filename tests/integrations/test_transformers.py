@@ -99,6 +99,7 @@ def test_a_training_is_recorded_and_left_as_it_was(trainer, tmp_path):
     assert records.query("epoch_angle.notna()").step.unique().tolist() == [STEPS - 1, 2 * STEPS - 1]
     assert monitor.epochs.epoch.tolist() == [0, 1]
     assert monitor.epochs.loss.gt(0).all()
+    assert set(monitor.epochs.columns) == {"epoch", "step", "loss", "grad_norm", "learning_rate"}, "of epochs alone"
     assert read(tmp_path / "run").equals(records)
     assert read_epochs(tmp_path / "run").loss.tolist() == monitor.epochs.loss.tolist()
 

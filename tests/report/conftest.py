@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 import torch
 from torch import nn
@@ -39,6 +41,18 @@ def run_folder(tmp_path_factory):
 @pytest.fixture(scope="session")
 def records(run_folder):
     return read(run_folder)
+
+
+@pytest.fixture(scope="session")
+def metrics_folder(run_folder, tmp_path_factory):
+    """The same run with losses, accuracies and a hostile name in its table of epochs."""
+    folder = shutil.copytree(run_folder, tmp_path_factory.mktemp("runs") / "metrics")
+    sink = RunFolder(folder)
+    for epoch in range(8):
+        accuracy = 0.0 if epoch == 0 else float(epoch) / 8
+        metrics = {"loss": 2.0 - 0.1 * epoch, "val/loss": 2.1 - 0.1 * epoch, "accuracy": accuracy, EVIL: -float(epoch)}
+        sink.end_epoch({"epoch": epoch, "step": 8 * epoch + 7, **metrics, "note": "text", "never": None})
+    return folder
 
 
 @pytest.fixture(scope="session")

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import subprocess
+from html import unescape
 
 import matplotlib.image
 import pytest
@@ -118,6 +119,17 @@ def test_clicks_do_what_they_say(run_folder, tmp_path, browse):
     assert seen["scales"] == ["linear"] * 4
     assert seen["requests"] == []
     assert not [title for title in seen["buttons"] if re.search("share|cloud|studio", title, re.IGNORECASE)]
+
+
+def test_the_second_figure_is_drawn_too(metrics_folder, evil, tmp_path, browse):
+    page = write_page(summarise(metrics_folder), tmp_path / "run.html")
+    dom, console = browse(page, "--dump-dom")
+    assert console == []
+    assert "<title>broken</title>" not in dom
+    figure = dom.split('id="epochs"', 1)[1].split("<footer>", 1)[0]
+    names = [unescape(name) for name in re.findall(r'class="legendtext"[^>]*>([^<]*)</text>', figure)]
+    assert [name.replace("&lt;", "<").replace("&gt;", ">") for name in names] == ["loss", "val/loss", "accuracy", evil]
+    assert len(re.findall(r'class="trace scatter', figure)) == 4
 
 
 def test_a_hostile_name_is_shown_and_not_run(evil_folder, evil, tmp_path, browse):

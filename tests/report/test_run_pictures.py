@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from html import escape
 from html.parser import HTMLParser
 
 import matplotlib.image
@@ -122,6 +123,39 @@ def test_names_from_outside_stay_text(evil_folder, evil):
     assert markup.text.count(evil) >= 4  # title, heading, picker, finding
     names = {trace["legendgroup"]: trace["name"] for trace in embedded(evil_text)["data"]}
     assert names[evil] == "&lt;/script&gt;&lt;img src=x onerror=document.title='broken'&gt;"
+
+
+def test_the_table_of_epochs_is_a_second_figure_with_a_panel_for_each_kind(metrics_folder, text, evil):
+    run = summarise(metrics_folder)
+    of_epochs = page_text(run)
+    figure = embedded(of_epochs)["epochs"]
+    shown = {trace["name"]: trace for trace in figure["data"]}
+    for line in run.metrics:
+        trace = shown[escape(line.name, quote=False)]
+        assert trace["x"] == line.step.tolist()
+        np.testing.assert_allclose(trace["y"], line.value, rtol=1e-5)
+    assert [trace["yaxis"] for trace in figure["data"]] == ["y", "y", "y2", "y3"]
+    assert len({trace["line"]["color"] for trace in figure["data"]}) == 4
+    titles = [note["text"] for note in figure["layout"]["annotations"] if note["text"].startswith("<b>")]
+    assert titles == ["<b>loss</b>", "<b>accuracy</b>", f"<b>{escape(evil, quote=False)}</b>"]
+    assert [shape["x0"] for shape in figure["layout"]["shapes"]] == [40] * 3
+    assert {figure["layout"][f"yaxis{i}"]["type"] for i in ("", 2, 3)} == {"linear"}, "an accuracy may be 0"
+    assert ("div", "epochs") in [(tag, attributes.get("id")) for tag, attributes in Markup(of_epochs).tags]
+    assert evil not in of_epochs
+    assert embedded(text)["epochs"] is None
+    assert "Epochs" not in Markup(text).text
+
+
+def test_the_table_of_epochs_makes_the_picture_longer(metrics_folder, run_folder, tmp_path):
+    """Two more rows of panels, the losses' blue and orange lines in the first of them."""
+    without, with_epochs = (
+        matplotlib.image.imread(draw_run(summarise(folder), tmp_path / f"{folder.name}.png"))[..., :3]
+        for folder in (run_folder, metrics_folder)
+    )
+    assert with_epochs.shape[0] == 2 * without.shape[0]
+    losses = with_epochs[1100:1650, :850]
+    assert (losses[..., 2] > losses[..., 0] + 0.3).mean() > 0.0005
+    assert (losses[..., 0] > losses[..., 2] + 0.5).mean() > 0.0005
 
 
 def test_of_many_layers_the_joint_one_and_the_suspects_open(records, tmp_path, run_folder):

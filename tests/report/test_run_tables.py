@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import numpy as np
+import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from isogon.dynamics import RunFolder, findings
+from isogon.dynamics import RunFolder, findings, read_epochs
 from isogon.dynamics.records import table
 from isogon.errors import ArgumentError
 from isogon.recipe import Recipe
+from isogon.report.run_metrics import metric_lines
 from isogon.report.run_tables import PANELS, lines, marks, summarise, thinned
 
 
@@ -90,6 +93,40 @@ def test_chosen_layers_limit_the_lines_and_not_the_findings(run_folder):
     assert run.findings == summarise(run_folder).findings
     with pytest.raises(ArgumentError, match="layer must be one of all, stem"):
         summarise(run_folder, ["nowhere"])
+
+
+def test_metrics_are_the_columns_of_the_epochs_with_numbers_in_them(metrics_folder, run_folder, evil):
+    found = {line.name: line for line in summarise(metrics_folder).metrics}
+    assert list(found) == ["loss", "val/loss", "accuracy", evil]
+    assert [line.kind for line in found.values()] == ["loss", "loss", "accuracy", evil]
+    table = read_epochs(metrics_folder)
+    for name, line in found.items():
+        assert line.value.tolist() == table[name].tolist(), "zeros and negative numbers too"
+        assert (line.step.tolist(), line.epoch.tolist()) == (table.step.tolist(), table.epoch.tolist())
+    assert summarise(metrics_folder / "records.parquet").metrics[0].name == "loss"
+    assert summarise(run_folder).metrics == [], "its loop gave the monitor none"
+
+
+def test_metrics_of_one_kind_are_neighbours_and_gaps_are_left_out():
+    table = pd.DataFrame(
+        {"epoch": [1, 0], "step": [9, 4], "loss": [1.0, 2.0], "f1": [np.inf, 0.5], "eval_loss": [3, 4]}
+    )
+    found = metric_lines(table)
+    assert [line.name for line in found] == ["loss", "eval_loss", "f1"]
+    assert found[0].value.tolist() == [2.0, 1.0]
+    assert (found[2].step.tolist(), found[2].value.tolist()) == ([4], [0.5])
+
+
+def test_a_broken_table_of_epochs_is_refused(run_folder, tmp_path):
+    for name, write in {
+        "noise": lambda file: file.write_bytes(b"noise"),
+        "stepless": lambda file: pd.DataFrame({"epoch": [0], "loss": [1.0]}).to_parquet(file),
+    }.items():
+        folder = shutil.copytree(run_folder, tmp_path / name)
+        write(folder / "epochs.parquet")
+        with pytest.raises(ArgumentError, match="epochs can be read") as refusal:
+            summarise(folder)
+        assert "\n" not in str(refusal.value)
 
 
 def test_a_file_of_records_is_a_run_too(run_folder, records, tmp_path):

@@ -2,11 +2,13 @@
 
 An eager training step of a small network is bound by the launching of kernels, so a monitor that measures every step
 should launch few: here each number is read once on either side of the step. Addresses travel in a table, because the
-gradients may lie somewhere else as soon as `zero_grad` has let them go.
+gradients may lie somewhere else as soon as `zero_grad` has let them go. The chunks' sums meet in float64 in whatever
+order they come, so that two runs may differ in their last bits.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
 
 import torch
@@ -19,9 +21,10 @@ Optional = Sequence[torch.Tensor | None]
 # Elements that one program adds up.
 _CHUNK = 4096
 _TYPES = {torch.float64: tl.float64, torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
+# Tables of addresses kept: sending one takes longer than all the rest.
+_MOST_TABLES = 64
 
-
-# The table of addresses has four rows: weights, gradients, momentum buffers, copy. `places` has for each chunk its
+# A table of addresses has four rows: weights, gradients, momentum buffers, copy. `places` has for each chunk its
 # tensor, where in that it starts, and the tensor's length.
 
 
@@ -34,7 +37,7 @@ def _values(address, offsets, length, KIND: tl.constexpr):
 
 @triton.jit
 def _before(addresses, places, out, KIND: tl.constexpr, WIDE: tl.constexpr, TENSORS: tl.constexpr, CHUNK: tl.constexpr):
-    """Of one chunk, copy the weights w, and add up w², g², wg and vg: columns 0, 1, 3, 4 of `out`."""
+    """Of one chunk, copy the weights w, and add w², g², wg and vg to the rows 0, 1, 3, 4 of `out`."""
     chunk = tl.program_id(0)
     tensor = tl.load(places + 3 * chunk)
     offsets = tl.load(places + 3 * chunk + 1) + tl.arange(0, CHUNK)
@@ -45,10 +48,10 @@ def _before(addresses, places, out, KIND: tl.constexpr, WIDE: tl.constexpr, TENS
     w = kept.to(WIDE)
     g = _values(tl.load(addresses + TENSORS + tensor), offsets, length, KIND).to(WIDE)
     v = _values(tl.load(addresses + 2 * TENSORS + tensor), offsets, length, KIND).to(WIDE)
-    tl.store(out + 6 * chunk, tl.sum(w * w, 0).to(tl.float64))
-    tl.store(out + 6 * chunk + 1, tl.sum(g * g, 0).to(tl.float64))
-    tl.store(out + 6 * chunk + 3, tl.sum(w * g, 0).to(tl.float64))
-    tl.store(out + 6 * chunk + 4, tl.sum(v * g, 0).to(tl.float64))
+    tl.atomic_add(out + tensor, tl.sum(w * w, 0).to(tl.float64))
+    tl.atomic_add(out + TENSORS + tensor, tl.sum(g * g, 0).to(tl.float64))
+    tl.atomic_add(out + 3 * TENSORS + tensor, tl.sum(w * g, 0).to(tl.float64))
+    tl.atomic_add(out + 4 * TENSORS + tensor, tl.sum(v * g, 0).to(tl.float64))
 
 
 @triton.jit
@@ -62,17 +65,21 @@ def _after(
     CHUNK: tl.constexpr,
     EPOCH: tl.constexpr,
 ):
-    """Of one chunk, with a the copy and b the weights, add up (a − b)² and (a − b)b: columns 2, 5; b²: column 0."""
+    """Of one chunk, a the copy and b the weights, add (a − b)² and (a − b)b to the rows 2, 5, and at EPOCH b² to 0."""
     chunk = tl.program_id(0)
     tensor = tl.load(places + 3 * chunk)
     offsets = tl.load(places + 3 * chunk + 1) + tl.arange(0, CHUNK)
     length = tl.load(places + 3 * chunk + 2)
     b = _values(tl.load(addresses + tensor), offsets, length, KIND).to(WIDE)
     change = _values(tl.load(addresses + 3 * TENSORS + tensor), offsets, length, KIND).to(WIDE) - b
-    tl.store(out + 6 * chunk + 2, tl.sum(change * change, 0).to(tl.float64))
-    tl.store(out + 6 * chunk + 5, tl.sum(change * b, 0).to(tl.float64))
+    tl.atomic_add(out + 2 * TENSORS + tensor, tl.sum(change * change, 0).to(tl.float64))
+    tl.atomic_add(out + 5 * TENSORS + tensor, tl.sum(change * b, 0).to(tl.float64))
     if EPOCH:
-        tl.store(out + 6 * chunk, tl.sum(b * b, 0).to(tl.float64))
+        tl.atomic_add(out + tensor, tl.sum(b * b, 0).to(tl.float64))
+
+
+#: a copy of the weights, and the sums of the step under way
+Before = tuple[list[torch.Tensor], torch.Tensor]
 
 
 class FusedSums:
@@ -86,21 +93,17 @@ class FusedSums:
         self._none: list[torch.Tensor | None] = [None] * len(parameters)
         lengths = torch.tensor([p.numel() for p in parameters])
         chunks = -(-lengths // _CHUNK)
-        self._bounds = torch.nn.functional.pad(chunks.cumsum(0), (1, 0)).to(self._device)
         owner = torch.repeat_interleave(torch.arange(len(parameters)), chunks)
         start = (torch.arange(len(owner)) - (chunks.cumsum(0) - chunks)[owner]) * _CHUNK
         self._places = torch.stack([owner, start, lengths[owner]], dim=1).to(self._device)
-        self._partial = torch.zeros(len(owner), 6, dtype=torch.float64, device=self._device)
+        self._grid = (len(owner),)
         self._constants = {
             "KIND": _TYPES[parameters[0].dtype],
             "WIDE": tl.float64 if parameters[0].dtype == torch.float64 else tl.float32,
             "TENSORS": len(parameters),
             "CHUNK": _CHUNK,
         }
-        # The addresses on the device, and the copy that is among them.
-        self._sent: list[int] = []
-        self._copy: Tensors = ()
-        self._addresses = torch.empty(0)
+        self._tables: OrderedDict[tuple[int, ...], torch.Tensor] = OrderedDict()
         self.epoch(self.copy())  # compiles now; where it cannot, the caller takes another way
 
     def copy(self, into: list[torch.Tensor] | None = None) -> list[torch.Tensor]:
@@ -114,40 +117,44 @@ class FusedSums:
     def from_tensors(self, values: Tensors) -> list[torch.Tensor]:
         return [torch.empty_like(p).copy_(t) for t, p in zip(values, self._parameters, strict=True)]
 
-    def before(self, into: list[torch.Tensor] | None, gradients: Optional, buffers: Optional) -> list[torch.Tensor]:
-        into = [torch.empty_like(p) for p in self._parameters] if into is None else into
+    def before(self, into: Before | None, gradients: Optional, buffers: Optional) -> Before:
+        copy = [torch.empty_like(p) for p in self._parameters] if into is None else into[0]
         gradients, buffers = self._alike(gradients), self._alike(buffers or self._none)
-        self._send(gradients, buffers, into)
+        sums = self._zeros()
         with torch.cuda.device(self._device):
-            _before[(len(self._places),)](self._addresses, self._places, self._partial, **self._constants)
-        return into
+            _before[self._grid](self._addresses(gradients, buffers, copy), self._places, sums, **self._constants)
+        return copy, sums
 
-    def step(self, copy: Tensors) -> torch.Tensor:
-        return self._change(copy, epoch=False)
+    def step(self, before: Before) -> torch.Tensor:
+        copy, sums = before
+        self._add_change(copy, sums, epoch=False)
+        return sums
 
     def epoch(self, copy: Tensors) -> torch.Tensor:
-        return self._change(copy, epoch=True)[[0, 2, 5]]
+        sums = self._zeros()
+        self._add_change(copy, sums, epoch=True)
+        return sums[[0, 2, 5]]
 
-    def _change(self, copy: Tensors, *, epoch: bool) -> torch.Tensor:
-        tensors = len(self._parameters)
-        weights = [p.data_ptr() for p in self._parameters]
-        if copy is not self._copy or self._sent[:tensors] != weights:
-            self._send(self._none, self._none, copy)
+    def _add_change(self, copy: Tensors, sums: torch.Tensor, *, epoch: bool) -> None:
+        addresses = self._addresses(self._none, self._none, copy)
         with torch.cuda.device(self._device):
-            _after[(len(self._places),)](self._addresses, self._places, self._partial, EPOCH=epoch, **self._constants)
-        # Always added in the same order, so that a run repeats to the bit; "unsafe" only spares a look at the bounds.
-        totals = torch.segment_reduce(self._partial, "sum", offsets=self._bounds, axis=0, unsafe=True)
-        return totals.t()
+            _after[self._grid](addresses, self._places, sums, EPOCH=epoch, **self._constants)
 
-    def _send(self, gradients: Optional, buffers: Optional, copy: Tensors) -> None:
-        """Have the addresses on the device; from pinned memory, so that nothing waits."""
-        self._copy = copy
+    def _zeros(self) -> torch.Tensor:
+        return torch.zeros(6, len(self._parameters), dtype=torch.float64, device=self._device)
+
+    def _addresses(self, gradients: Optional, buffers: Optional, copy: Tensors) -> torch.Tensor:
+        """The addresses on the device; the same few come again and again, as memory is given out in the same order."""
         rows = (self._parameters, gradients, buffers, copy)
-        now = [0 if t is None else t.data_ptr() for row in rows for t in row]
-        if now != self._sent:
-            self._sent = now
+        now = tuple([0 if t is None else t.data_ptr() for row in rows for t in row])
+        table = self._tables.get(now)
+        if table is None:
+            while len(self._tables) >= _MOST_TABLES:
+                self._tables.popitem(last=False)
+            # From pinned memory, so that nothing waits.
             pinned = torch.tensor(now, pin_memory=self._device.type == "cuda")
-            self._addresses = pinned.to(self._device, non_blocking=True)
+            table = self._tables[now] = pinned.to(self._device, non_blocking=True)
+        return table
 
     def _alike(self, tensors: Optional) -> Optional:
         """The tensors in the types and layouts of the parameters, as they nearly always are."""

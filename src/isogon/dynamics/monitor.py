@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
@@ -125,7 +126,25 @@ class Monitor:
             watch.end_epoch()
         if not any(watch.epoch for watch in self._watches):
             raise IsogonError("end_epoch must come after a step, and none was made: call optimizer.step() first.")
-        self._close_epoch(metrics)
+        # NumPy's scalars and tensors of one element become numbers that a checkpoint and a Parquet file can hold.
+        self._close_epoch({name: value.item() if hasattr(value, "item") else value for name, value in metrics.items()})
+
+    @property
+    def unmeasured_steps_ahead(self) -> int:
+        """Steps before the next that is to be measured, the last of an epoch aside."""
+        if not self._watches:
+            return sys.maxsize
+        return min(-watch.steps % self.every_steps for watch in self._watches)
+
+    def advance(self, steps: int) -> None:
+        """Count `steps` that are about to be made without the optimizer's `step`, by a CUDA graph say.
+
+        Call it before them. They are not measured, but the epoch's angle takes them in; from the first call on, epochs
+        end by `end_epoch` alone.
+        """
+        self._by_hand = True
+        for watch in self._watches:
+            watch.advance(steps)
 
     def flush(self) -> None:
         """Send the rows that are ready to the sinks now."""
@@ -158,7 +177,8 @@ class Monitor:
     def state_dict(self) -> dict[str, Any]:
         """What a resumed run needs to go on measuring: counters, running means, the equilibrium of each layer.
 
-        Rows are not in it; they are in the sinks. In the middle of an epoch the weights at its start are.
+        Rows are not in it; they are in the sinks. In the middle of an epoch the weights at its start are. It holds
+        tensors and plain types alone, so that `torch.load` reads it with `weights_only=True`.
         """
         if not self.active:
             return {}
@@ -249,7 +269,9 @@ class Monitor:
             parts, self._kept_back = [early for early, _ in halves], [late for _, late in halves]
         chunk = merged(parts, len(self._maker.tensors.names))
         if len(chunk.step):
-            rows = table(self._maker.rows(chunk))
+            # A run that has overflowed has rows of infinities and NaN.
+            with np.errstate(all="ignore"):
+                rows = table(self._maker.rows(chunk))
             self._tables.append(rows)
             self._unsent.append(rows)
 

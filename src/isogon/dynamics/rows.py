@@ -14,6 +14,7 @@ from isogon.dynamics.measures import angle_from_sums
 from isogon.dynamics.merge import Chunk
 from isogon.dynamics.optimizer_state import Settings
 from isogon.dynamics.predictions import norm_factor, prediction
+from isogon.dynamics.saved import to_array, to_tensor
 from isogon.theory.motion import COUPLED, Floats
 
 #: the layer that joins tensors
@@ -27,6 +28,8 @@ Columns = dict[str, NDArray[Any]]
 Bools = NDArray[np.bool_]
 # Sums to which a tensor without a gradient adds nothing.
 _OF_GRADIENT = ("grad_sq", "weight_dot_grad", "adjusted")
+# Arrays that a row maker carries from one chunk to the next.
+_REMEMBERED = ("leak_sq", "leaks", "energy_steps", "energies", "settled", "members", "last_rate")
 
 
 @dataclass(frozen=True)
@@ -97,23 +100,14 @@ class RowMaker:
         return {name: values[present] for name, values in columns.items()}
 
     def state(self) -> dict[str, Any]:
-        """Everything remembered, in plain types and arrays."""
-        return {
-            "leak_sq": self._leak_sq.copy(),
-            "leaks": self._leaks.copy(),
-            "energy_steps": self._energy_steps.copy(),
-            "energies": self._energies.copy(),
-            "detector": self._detector.state(),
-            "settled": self._settled.copy(),
-            "members": self._members.copy(),
-            "tested_at": self._tested_at,
-            "last_rate": self._last_rate.copy(),
-        }
+        """Everything remembered, in numbers and tensors."""
+        arrays = {name: to_tensor(getattr(self, f"_{name}")) for name in _REMEMBERED}
+        return {**arrays, "tested_at": self._tested_at, "detector": self._detector.state()}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Go on from `state`."""
-        for name in ("leak_sq", "leaks", "energy_steps", "energies", "settled", "members", "last_rate"):
-            setattr(self, f"_{name}", np.array(state[name]))
+        for name in _REMEMBERED:
+            setattr(self, f"_{name}", to_array(state[name]))
         self._tested_at = int(state["tested_at"])
         self._detector.load_state(state["detector"])
 

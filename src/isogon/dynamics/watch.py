@@ -150,6 +150,13 @@ class Watch:
         self._in_epoch = False
         self.epoch += 1
 
+    @torch.no_grad()
+    def advance(self, steps: int) -> None:
+        """Count `steps` that are about to be made by other means than the optimizer's `step`; none is measured."""
+        self._begin_epoch()
+        self._attempts += steps
+        self._last_settings = self._groups()
+
     def state(self) -> dict[str, Any]:
         """The counters, and in the middle of an epoch the weights at its start."""
         self.settle()
@@ -183,10 +190,7 @@ class Watch:
         flag = getattr(optimizer, "found_inf", None)
         if flag is not None:
             self._flags.append((self._attempts, flag.detach().reshape(())))
-        if not self._in_epoch:
-            self._epoch_start = self._sums.copy(self._epoch_start)
-            self._epoch_first_step = self.steps
-            self._in_epoch = True
+        self._begin_epoch()
         self._measured_gradient = False
         if not self._wanted(self):
             return None
@@ -208,6 +212,13 @@ class Watch:
         self._measured_gradient = False
         self._attempts += 1
         self._stepped(self)
+
+    def _begin_epoch(self) -> None:
+        """Keep the weights as they are, unless an epoch is under way."""
+        if not self._in_epoch:
+            self._epoch_start = self._sums.copy(self._epoch_start)
+            self._epoch_first_step = self.steps
+            self._in_epoch = True
 
     def _measure_gradient(self) -> None:
         gradients = gradients_of(self._parameters)

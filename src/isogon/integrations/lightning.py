@@ -11,7 +11,6 @@ import pandas as pd
 
 from isogon.dynamics import Monitor, RunFolder, Sink
 from isogon.errors import ArgumentError, MissingExtraError, check_choice
-from isogon.integrations.portable import portable_state, restored_state
 from isogon.integrations.scalars import scalar_name
 from isogon.symmetry import ScaleMap
 
@@ -79,7 +78,7 @@ class IsogonCallback(Callback):
         self._watching = True
         # What is left of an earlier training by this callback is no state of one that starts anew.
         if self._state and trainer.global_step:
-            self.monitor.load_state_dict(restored_state(self._state))
+            self.monitor.load_state_dict(self._state)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """End the epoch, and log its angles."""
@@ -97,7 +96,7 @@ class IsogonCallback(Callback):
     def state_dict(self) -> dict[str, Any]:
         """The monitor's state, of a training under way or over."""
         if self.monitor is not None and self._watching:
-            self._state = portable_state(self.monitor.state_dict())
+            self._state = self.monitor.state_dict()
         return self._state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -107,7 +106,7 @@ class IsogonCallback(Callback):
     def _close(self) -> None:
         """Take the hooks off; the state stays, for a checkpoint saved when the training is over."""
         if self.monitor is not None and self._watching:
-            self._state = portable_state(self.monitor.state_dict())
+            self._state = self.monitor.state_dict()
             self.monitor.close()
             self._watching = False
 

@@ -13,7 +13,6 @@ from torch import nn
 
 from isogon.dynamics import Monitor, RunFolder, Sink
 from isogon.errors import ArgumentError, MissingExtraError
-from isogon.integrations.portable import portable_state, restored_state
 from isogon.symmetry import ScaleMap
 
 try:
@@ -108,8 +107,11 @@ class IsogonCallback(TrainerCallback):
         logs: Mapping[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        """Add what is logged at the end of an epoch to its row; the Trainer logs after it has ended the epoch."""
-        if self.monitor is not None and self._epoch_just_ended and logs:
+        """Add what is logged at the end of an epoch to its row; the Trainer logs after it has ended the epoch.
+
+        What it logs at last is about the training as a whole, and no row's.
+        """
+        if self.monitor is not None and self._epoch_just_ended and logs and "train_runtime" not in logs:
             numbers = {name: float(value) for name, value in logs.items() if isinstance(value, int | float)}
             self.monitor.end_epoch(**{name: numbers[name] for name in numbers if name not in ("epoch", "step")})
 
@@ -117,7 +119,7 @@ class IsogonCallback(TrainerCallback):
         """Put the monitor's state into the checkpoint."""
         folder = _checkpoint(args, state)
         if self.monitor is not None and self.monitor.active and folder.is_dir():
-            torch.save(portable_state(self.monitor.state_dict()), folder / _FILE)
+            torch.save(self.monitor.state_dict(), folder / _FILE)
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
@@ -131,7 +133,7 @@ class IsogonCallback(TrainerCallback):
         if not file.exists():
             warnings.warn(f"The training resumes and {file} does not exist: steps are counted from 0.", stacklevel=3)
             return
-        monitor.load_state_dict(restored_state(torch.load(file, map_location="cpu", weights_only=True)))
+        monitor.load_state_dict(torch.load(file, map_location="cpu", weights_only=True))
         # A checkpoint made by the last step of an epoch knows nothing of that epoch's end.
         if int(state.epoch or 0) > len(monitor.epochs):
             monitor.end_epoch()

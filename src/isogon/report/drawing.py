@@ -56,15 +56,16 @@ def new_figure(size: tuple[float, float], target: Path) -> Any:
     return Figure(figsize=size, layout="constrained")
 
 
-def style_axis(ax: Any, title: str, along: str) -> None:
-    """The look of one panel, with a logarithmic height whose numbers are plain (6, not 6·10⁰)."""
+def style_axis(ax: Any, title: str, along: str, *, log: bool = True) -> None:
+    """The look of one panel; the numbers at a logarithmic height are plain (6, not 6·10⁰)."""
     from matplotlib.ticker import LogFormatter
 
     ax.set_title(title, fontsize=10, loc="left")
     ax.set_xlabel(along)
-    ax.set_yscale("log")
+    if log:
+        ax.set_yscale("log")
+        ax.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(1, 0.4)))
     ax.yaxis.set_major_formatter("{x:g}")
-    ax.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(1, 0.4)))
     ax.grid(visible=True, alpha=0.3)
     ax.spines[["top", "right"]].set_visible(False)
 

@@ -38,6 +38,7 @@ const show = () => Plotly.restyle(panels, { visible: run.layer_of.map((layer) =>
 const pick = (wanted) => { boxes.forEach((box, layer) => { box.checked = wanted(layer); }); show(); };
 
 Plotly.newPlot(panels, run.data, run.layout, run.config);
+if (run.epochs) Plotly.newPlot("epochs", run.epochs.data, run.epochs.layout, run.config);
 boxes.forEach((box) => box.addEventListener("change", show));
 document.getElementById("every").addEventListener("click", () => pick(() => true));
 document.getElementById("opening").addEventListener("click", () => pick((layer) => run.opening.includes(layer)));

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 from isogon.errors import ArgumentError
 from isogon.report.drawing import STATIC, check_target, new_figure, ordered_colours, save_figure, style_axis
@@ -13,6 +14,8 @@ from isogon.report.run_tables import PANELS, Line, RunSummary
 JOINT_COLOUR = "#222222"
 # Above this many layers a legend is longer than the picture.
 _MOST_NAMED = 12
+# Letters that fit into one line of the legend, beside the samples of four lines.
+_LEGEND_LETTERS = 150
 
 
 def layer_colours(run: RunSummary) -> dict[str, str]:
@@ -26,10 +29,18 @@ def draw_run(run: RunSummary, path: str | os.PathLike[str], *, name: str = "path
     """Draw the panels of a run into the picture `path`; `name` is what a refusal calls it."""
     target = check_target(name, path, STATIC)
     colours = layer_colours(run)
-    figure = new_figure((12, 7.5), target)
-    axes = dict(zip(PANELS, figure.subplots(2, 2, sharex=True).flat, strict=True))
+    kinds = run.metric_kinds
+    rows = 2 + (len(kinds) + 1) // 2
+    figure = new_figure((12, 3.75 * rows), target)
+    every = list(figure.subplots(rows, 2, sharex=True).flat)
+    axes = dict(zip(PANELS, every, strict=False))
     for panel, ax in axes.items():
         style_axis(ax, panel.title, "step")
+    of_kinds = dict(zip(kinds, every[len(PANELS) :], strict=False))
+    _draw_metrics(of_kinds, run)
+    for ax in every[len(PANELS) + len(kinds) :]:
+        ax.remove()
+    for ax in (*axes.values(), *of_kinds.values()):
         ax.tick_params(labelbottom=True)
         for mark in run.marks:
             ax.axvline(mark.step, color="#999999", linewidth=1)
@@ -46,7 +57,7 @@ def draw_run(run: RunSummary, path: str | os.PathLike[str], *, name: str = "path
         [handles[layer] for layer in named],
         [_plain(layer) for layer in named],
         loc="outside lower center",
-        ncols=4,
+        ncols=max(1, min(4, _LEGEND_LETTERS // max(map(len, named), default=1))),
         frameon=False,
         fontsize=9,
     )
@@ -56,6 +67,20 @@ def draw_run(run: RunSummary, path: str | os.PathLike[str], *, name: str = "path
     except OSError as error:
         raise ArgumentError(name, "a file we can write", str(path), error.strerror or str(error)) from None
     return target
+
+
+def metric_colours(run: RunSummary) -> list[str]:
+    """A colour for each line of the epochs' table, in both kinds of picture."""
+    return ordered_colours(len(run.metrics))
+
+
+def _draw_metrics(axes: dict[str, Any], run: RunSummary) -> None:
+    for line, colour in zip(run.metrics, metric_colours(run), strict=True):
+        marker = "o" if len(line.value) == 1 else None
+        axes[line.kind].plot(line.step, line.value, color=colour, marker=marker, label=_plain(line.name))
+    for kind, ax in axes.items():
+        style_axis(ax, _plain(kind), "step", log=False)
+        ax.legend(frameon=False, fontsize=9)
 
 
 def _look(line: Line, run: RunSummary, colours: dict[str, str]) -> dict[str, object]:

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 from isogon.errors import ArgumentError, MissingExtraError
 from isogon.report.drawing import PLOTLY_CONFIG, check_target
 from isogon.report.page_parts import SCRIPT, STYLE
-from isogon.report.run_figures import layer_colours
-from isogon.report.run_tables import PANELS, Line, RunSummary
+from isogon.report.run_figures import layer_colours, metric_colours
+from isogon.report.run_tables import PANELS, Line, Mark, RunSummary
 
 if TYPE_CHECKING:
     from isogon.dynamics import Finding
@@ -64,7 +64,7 @@ def page_text(run: RunSummary) -> str:
 <input type="search" id="filter" placeholder="find a layer" aria-label="find a layer">
 <div id="layers">{_picker(run)}</div>
 </aside>
-<div id="panels"></div>
+<div><div id="panels"></div>{_epochs(run)}</div>
 </main>
 <footer>Solid lines are measured, dashed ones predicted by theory; grey verticals are drops of the learning rate.
 Click a name above the panels to hide its lines, drag to zoom, double-click to return.</footer>
@@ -84,12 +84,13 @@ def figure_data(run: RunSummary) -> dict[str, Any]:
     drawn = sorted(run.lines, key=lambda line: line.layer == run.joint)
     return {
         "data": _traces(drawn, run, at_first),
-        "layout": _layout(run),
+        "layout": _layout([panel.title for panel in PANELS], run.marks, height="log"),
         "config": PLOTLY_CONFIG,
         "layer_of": [place[line.layer] for line in drawn],
         "opening": [place[layer] for layer in at_first],
         "joint": place.get(run.joint),
         "heights": [f"yaxis{_suffix(index)}" for index in range(len(PANELS))],
+        "epochs": _epochs_figure(run) if run.metrics else None,
     }
 
 
@@ -140,17 +141,19 @@ def _trace(line: Line, colour: str, *, wide: bool) -> dict[str, Any]:
     }
 
 
-def _layout(run: RunSummary) -> dict[str, Any]:
+def _layout(titles: list[str], marks: list[Mark], *, height: str) -> dict[str, Any]:
+    """Panels with these titles, two in a row, the drops of the learning rate marked in each."""
     layout: dict[str, Any] = {
-        "grid": {"rows": 2, "columns": len(PANELS) // 2, "pattern": "independent", "xgap": 0.14, "ygap": 0.3},
+        "grid": {"rows": _rows(titles), "columns": 2, "pattern": "independent", "xgap": 0.14, "ygap": 0.3},
         "margin": {"l": 60, "r": 20, "t": 90, "b": 45},
-        "legend": {"orientation": "h", "x": 0, "y": 1.08, "yanchor": "bottom"},
+        # As far above the first row of panels however many there are.
+        "legend": {"orientation": "h", "x": 0, "y": 1 + 0.16 / _rows(titles), "yanchor": "bottom"},
         "paper_bgcolor": "white",
         "plot_bgcolor": "white",
         "shapes": [],
         "annotations": [],
     }
-    for index, panel in enumerate(PANELS):
+    for index, panel_title in enumerate(titles):
         suffix = _suffix(index)
         look = {"gridcolor": "#e6e9ee", "linecolor": "#99a", "zeroline": False}
         layout[f"xaxis{suffix}"] = {
@@ -158,17 +161,56 @@ def _layout(run: RunSummary) -> dict[str, Any]:
             "title": {"text": "step", "standoff": 4},
             **({"matches": "x"} if suffix else {}),
         }
-        layout[f"yaxis{suffix}"] = {**look, "type": "log", "exponentformat": "power"}
+        layout[f"yaxis{suffix}"] = {**look, "type": height, "exponentformat": "power"}
         head = {"xref": f"x{suffix} domain", "yref": f"y{suffix} domain", "showarrow": False, "yanchor": "bottom"}
-        title = {"x": 0, "y": 1, "yshift": 16, "xanchor": "left", "text": f"<b>{panel.title}</b>"}
+        title = {"x": 0, "y": 1, "yshift": 16, "xanchor": "left", "text": f"<b>{panel_title}</b>"}
         layout["annotations"].append({**head, **title})
-        for mark in run.marks:
+        for mark in marks:
             across = {"type": "line", "xref": f"x{suffix}", "yref": f"y{suffix} domain", "y0": 0, "y1": 1}
             style = {"color": "#999999", "width": 1}
             layout["shapes"].append({**across, "x0": mark.step, "x1": mark.step, "line": style, "layer": "below"})
             text = {"text": f"lr ÷ {mark.factor:.3g}", "font": {"size": 11, "color": "#667"}}
             layout["annotations"].append({**head, "xref": f"x{suffix}", "x": mark.step, "y": 1, **text})
     return layout
+
+
+def _epochs(run: RunSummary) -> str:
+    """The place of the second figure, as high for each row of panels as the first."""
+    if not run.metrics:
+        return ""
+    return f'<h2>Epochs</h2><div id="epochs" style="height: {380 * _rows(run.metric_kinds)}px"></div>'
+
+
+def _epochs_figure(run: RunSummary) -> dict[str, Any]:
+    """Losses, accuracies …: a panel for each kind."""
+    kinds = run.metric_kinds
+    traces = []
+    for line, colour in zip(run.metrics, metric_colours(run), strict=True):
+        suffix = _suffix(kinds.index(line.kind))
+        traces.append(
+            {
+                "type": "scatter",
+                "mode": "lines" if len(line.value) > 1 else "markers",
+                "name": escape(line.name, quote=False),
+                "showlegend": True,
+                "xaxis": f"x{suffix}",
+                "yaxis": f"y{suffix}",
+                "x": line.step.tolist(),
+                "y": [float(f"{value:.6g}") for value in line.value],
+                "customdata": line.epoch.tolist(),
+                "hovertemplate": "%{y:.4g}<br>step %{x}, epoch %{customdata}",
+                "line": {"color": colour, "width": 2},
+            }
+        )
+    return {
+        "data": traces,
+        "layout": _layout([escape(kind, quote=False) for kind in kinds], run.marks, height="linear"),
+    }
+
+
+def _rows(panels: list[str]) -> int:
+    """Rows of two that the panels need."""
+    return (len(panels) + 1) // 2
 
 
 def _recipe(run: RunSummary) -> str:

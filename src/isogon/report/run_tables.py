@@ -13,6 +13,7 @@ import numpy as np
 
 from isogon.errors import ArgumentError, check_choice
 from isogon.recipe import Recipe
+from isogon.report.run_metrics import MetricLine, metric_lines
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -65,7 +66,10 @@ class Mark:
 
 @dataclass(frozen=True)
 class RunSummary:
-    """All that a report shows. `layers` are in the network's order, the joint one first; `joint` is its name."""
+    """All that a report shows. `layers` are in the network's order, the joint one first; `joint` is its name.
+
+    `metrics` are the losses, accuracies … of its epochs, empty where nobody gave them to the monitor.
+    """
 
     name: str
     recipe: Recipe | None
@@ -74,6 +78,12 @@ class RunSummary:
     joint: str
     lines: list[Line]
     marks: list[Mark]
+    metrics: list[MetricLine]
+
+    @property
+    def metric_kinds(self) -> list[str]:
+        """Each kind of the metrics once: the panels they need."""
+        return list(dict.fromkeys(line.kind for line in self.metrics))
 
 
 def summarise(path: str | os.PathLike[str], layers: Sequence[str] = ()) -> RunSummary:
@@ -88,7 +98,8 @@ def summarise(path: str | os.PathLike[str], layers: Sequence[str] = ()) -> RunSu
     records = _records(place)
     if records.empty:
         raise ArgumentError("path", "a run with measured steps", str(path), "train for an epoch first")
-    about = _about(place if place.is_dir() else place.parent)
+    folder = place if place.is_dir() else place.parent
+    about = _about(folder)
     recipe = _recipe(about.get("recipe"), place)
     known = layer_names(records, ALL)
     for name in layers:
@@ -102,6 +113,7 @@ def summarise(path: str | os.PathLike[str], layers: Sequence[str] = ()) -> RunSu
         joint=ALL,
         lines=lines(records, chosen),
         marks=marks(records),
+        metrics=_metrics(folder),
     )
 
 
@@ -162,6 +174,15 @@ def _records(place: Path) -> pd.DataFrame:
         raise
     except (OSError, TypeError, ValueError) as error:  # a table with the right columns and wrong contents
         raise ArgumentError("path", "a run whose records can be read", str(place), _first_line(error)) from None
+
+
+def _metrics(folder: Path) -> list[MetricLine]:
+    from isogon.dynamics import read_epochs
+
+    try:
+        return metric_lines(read_epochs(folder))
+    except (KeyError, OSError, TypeError, ValueError) as error:
+        raise ArgumentError("path", "a run whose epochs can be read", str(folder), _first_line(error)) from None
 
 
 def _first_line(error: Exception) -> str:
