@@ -1,0 +1,71 @@
+"""Files that appear whole or not at all, and checkpoints that carry no code."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from isogon.errors import ArgumentError, IsogonError
+
+try:
+    import fcntl
+except ImportError:  # Windows: two processes in one folder are the user's affair there
+    fcntl = None  # type: ignore[assignment]
+
+
+def write_whole(target: Path, write: Callable[[Path], Any]) -> None:
+    """Write beside `target`, see it on the disk, and put it in place in one move."""
+    temporary = target.with_name(f".{target.name}.{os.getpid()}.partial")
+    try:
+        write(temporary)
+        with temporary.open("rb") as written:
+            os.fsync(written.fileno())
+        temporary.replace(target)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_json(target: Path, content: Mapping[str, Any]) -> None:
+    text = json.dumps(content, indent=2, ensure_ascii=False)
+    write_whole(target, lambda file: file.write_text(text + "\n", encoding="utf-8"))
+
+
+def save_checkpoint(target: Path, state: Mapping[str, Any]) -> None:
+    """Keep `state`: tensors, numbers, strings, and lists and dictionaries of them."""
+    write_whole(target, lambda file: torch.save(dict(state), file))
+
+
+def load_checkpoint(source: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
+    """What `save_checkpoint` kept; nothing in the file is executed."""
+    try:
+        state: dict[str, Any] = torch.load(source, map_location=device, weights_only=True)
+    except Exception as error:  # torch raises whatever the damage leads to
+        reason = f"{error}".splitlines()[0] if f"{error}" else type(error).__name__
+        raise ArgumentError("checkpoint", "a file that lab.train wrote", str(source), f"delete it ({reason})") from None
+    return state
+
+
+class FolderLock:
+    """While it is held, no other process trains in `folder`; the system lets it go when the process ends, however."""
+
+    def __init__(self, folder: Path, *, patience: float = 10.0) -> None:
+        self._file = (folder / ".lock").open("w")
+        give_up = time.monotonic() + patience
+        while fcntl is not None:
+            try:
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except BlockingIOError:
+                # A worker whose driver was killed takes a moment to notice.
+                if time.monotonic() > give_up:
+                    raise IsogonError(f"Another process trains in {folder}: wait for it, or choose another.") from None
+                time.sleep(0.1)
+
+    def release(self) -> None:
+        self._file.close()

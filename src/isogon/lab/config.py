@@ -1,0 +1,142 @@
+"""`Config`: everything that decides how a training run ends, in one frozen object that is also a file."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from types import MappingProxyType
+from typing import Any, Literal, Self
+
+from isogon.errors import ArgumentError, check_choice, check_whole
+from isogon.lab.augment import from_name
+from isogon.lab.plans import check_plan
+from isogon.recipe import Recipe
+
+Precision = Literal["float32", "bfloat16", "float64"]
+PRECISIONS: tuple[Precision, ...] = ("float32", "bfloat16", "float64")
+OPTIMIZERS = ("sgd", "nesterov", "adamw")
+#: Yun's protocol: 300 epochs whatever the data size
+EPOCHS = 300
+#: Yun's network: γ and β trained, the classifier frozen, ghost batches of 64
+NET_OPTIONS = {"scale_invariant": "affine", "norm": "ghost", "ghost_batch": 64}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """One training run. The defaults are the protocol of Yun et al. (section 3.1).
+
+    Args:
+        recipe: optimizer, learning rate, weight decay, momentum, batch size B, samples N and epochs (300 where it has
+            none). N training images are used: a class-balanced subset where the data set has more.
+        net: a function of `isogon.nets`, or `package.module:function`, called with the number of classes, the number of
+            channels and `net_options`.
+        data: a name that `lab.load` knows; `data_root` is the folder it is looked for in.
+        augmentation: `none`, `flip`, `crop`, `crop-flip` or `resized-crop:SIZE`.
+        schedule: of learning rate and weight decay, see `lab.plans`; `step` divides by 10 at 50 % and 75 %.
+        seed: of the order of batches and of augmentation; `init_seed` of the first weights (`seed` where None);
+            `subset_seed` of the choice of the subset.
+        initialisation: `default` is the network's own; or a scheme of `nets.initialise`.
+        precision: `bfloat16` is autocast with channels last, the weights stay float32.
+        replacement: draw each batch anew from all samples instead of walking through a permutation.
+        last_batch: `drop` a last batch that is not full, or `keep` it.
+        micro_batch: gradients are added up over parts of so many samples, each with its own batch statistics, so that a
+            full batch (B = N) fits in memory.
+        monitor_every: the monitor measures one step in so many, and the last of each epoch; 0 for no monitor.
+        save_predictions: keep the predicted classes of the test set at the end, for ensembles.
+        save_weights: keep the weights at the end.
+    """
+
+    recipe: Recipe
+    net: str = "resnet18"
+    net_options: Mapping[str, Any] = field(default_factory=lambda: dict(NET_OPTIONS))
+    data: str = "cifar10"
+    data_root: str | None = None
+    augmentation: str = "crop-flip"
+    schedule: str = "step"
+    seed: int = 0
+    init_seed: int | None = None
+    subset_seed: int = 0
+    initialisation: str = "default"
+    precision: Precision = "float32"
+    replacement: bool = False
+    last_batch: Literal["drop", "keep"] = "drop"
+    micro_batch: int | None = None
+    monitor_every: int = 10
+    save_predictions: bool = False
+    save_weights: bool = True
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.recipe, Recipe):
+            raise ArgumentError("recipe", "an isogon.Recipe", self.recipe, "make one with Recipe(lr=…, …)")
+        check_choice("recipe.optimizer", self.recipe.optimizer, OPTIMIZERS, cure="the lab trains with these")
+        check_choice("precision", self.precision, PRECISIONS)
+        check_choice("last_batch", self.last_batch, ("drop", "keep"))
+        check_whole("seed", self.seed, low=0, cure="give a number from 0 upwards")
+        check_whole("subset_seed", self.subset_seed, low=0, cure="give a number from 0 upwards")
+        check_whole("monitor_every", self.monitor_every, low=0, cure="give 0 for no monitor")
+        check_whole("recipe.epochs", self.epochs, cure="give whole epochs")
+        if self.init_seed is not None:
+            check_whole("init_seed", self.init_seed, low=0, cure="leave it out to use seed")
+        if self.micro_batch is not None:
+            check_whole("micro_batch", self.micro_batch, high=self.recipe.batch_size, cure="at most the batch size")
+        if self.steps_per_epoch < 1:
+            raise ArgumentError(
+                "recipe.batch_size",
+                f"at most the {self.recipe.samples} samples when the last batch is dropped",
+                self.recipe.batch_size,
+                "write last_batch='keep', or a smaller batch",
+            )
+        check_plan(self.schedule)
+        from_name(self.augmentation)
+        # A mapping that nobody can change behind the frozen object's back.
+        object.__setattr__(self, "net_options", MappingProxyType(dict(self.net_options)))
+
+    def __reduce__(self) -> Any:
+        """Through its dictionary: a mapping proxy cannot be pickled."""
+        return Config.from_dict, (self.to_dict(),)
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    @property
+    def epochs(self) -> int:
+        return EPOCHS if self.recipe.epochs is None else self.recipe.epochs  # type: ignore[return-value]
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Optimizer steps of an epoch: N/B, rounded down where the last batch is dropped and up where it is kept."""
+        full, rest = divmod(self.recipe.samples, self.recipe.batch_size)
+        return full + (rest > 0 and self.last_batch == "keep")
+
+    @property
+    def steps(self) -> int:
+        return self.epochs * self.steps_per_epoch
+
+    @property
+    def key(self) -> str:
+        """A fingerprint of all that decides the result; where the data lies does not."""
+        content = {name: value for name, value in self.to_dict().items() if name != "data_root"}
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+    @property
+    def name(self) -> str:
+        """A folder's name that tells runs apart at a glance, and for certain by its end."""
+        r = self.recipe
+        data = self.data.split(":")[0]
+        rates = f"lr{r.lr:.4g}-wd{r.weight_decay:.4g}"
+        return f"{self.net.split(':')[-1]}-{data}-n{r.samples}-b{r.batch_size}-{rates}-s{self.seed}-{self.key[:8]}"
+
+    def to_dict(self) -> dict[str, Any]:
+        found: dict[str, Any] = {one.name: getattr(self, one.name) for one in fields(self)}
+        return {**found, "recipe": self.recipe.to_dict(), "net_options": dict(self.net_options)}
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> Self:
+        unknown = sorted(set(content) - {one.name for one in fields(cls)})
+        if unknown:
+            raise ArgumentError("config", "made of the fields of lab.Config", unknown[0], "remove it")
+        if "recipe" not in content:
+            raise ArgumentError("config", "a mapping with a recipe", sorted(content), "add the recipe")
+        return cls(**{**content, "recipe": Recipe(**content["recipe"])})

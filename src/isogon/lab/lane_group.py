@@ -1,0 +1,187 @@
+"""`lanes`: many trainings of one network at once, each with the result it would have had alone.
+
+Every lane is an ordinary `Trial`, with its own recipe, seeds, data subset, schedule, monitor and folder. Lanes share
+nothing but the moment at which their gradients are computed, so a lane that diverges ends alone, and the next config
+takes its place at once.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from isogon.errors import ArgumentError, check_whole
+from isogon.lab.config import Config
+from isogon.lab.graphed import GraphedTrial
+from isogon.lab.runs import RESULT, Run
+from isogon.lab.stacked import backward_together
+from isogon.lab.training import run_folder, train
+from isogon.lab.trial import Trial
+
+Batch = tuple[Tensor, Tensor]
+#: called after each epoch of a lane with its config and the row
+LaneReport = Callable[[Config, Mapping[str, Any]], None]
+
+#: lanes at once by device: beyond that a step gains nothing more
+AT_ONCE = {"cpu": 16, "cuda": 8}
+# Steps that a GPU lane launches before the next one's turn.
+_STEPS_AT_ONCE = 4
+# Convolutions over more pixels than this are faster one network after the other (benchmarks/lanes.py).
+_MOST_PIXELS = 100
+
+
+def lanes(
+    configs: Sequence[Config],
+    out: str | os.PathLike[str] | None = None,
+    *,
+    device: torch.device | str | None = None,
+    at_once: int | None = None,
+    report: LaneReport | None = None,
+) -> list[Run]:
+    """Train `configs`, which share network, kind of data and precision, several at once; their runs in order.
+
+    Args:
+        out: a folder for the runs' folders, named by `Config.name`; the same call resumes.
+        device: `cuda` where there is one, else `cpu`.
+        at_once: lanes that train at the same time.
+        report: called after each epoch of a lane.
+    """
+    configs = list(configs)
+    if not configs:
+        return []
+    check_alike(configs)
+    device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    at_once = check_whole("at_once", at_once or AT_ONCE[device.type], cure="count the lanes that train at once")
+    places = {config.key: run_folder(_place(out, config), config) for config in configs}
+    runs = {key: Run.read(place) for key, place in places.items() if place is not None and (place / RESULT).exists()}
+    waiting = deque(config for config in configs if config.key not in runs)
+
+    def trials() -> Iterator[Trial]:
+        while waiting:
+            config = waiting.popleft()
+            yield Trial(config, places[config.key], device=device)
+
+    if device.type == "cuda":
+        ended = _on_streams(trials(), at_once, report)
+    elif len(waiting) > 1 and can_stack(Trial(waiting[0])):
+        ended = _stacked(trials(), at_once, report)
+    else:
+        ended = _in_turn(waiting, places, device, report)
+    runs |= {run.config.key: run for run in ended}
+    return [runs[config.key] for config in configs]
+
+
+def _in_turn(
+    configs: Iterable[Config], places: Mapping[str, Path | None], device: torch.device, report: LaneReport | None
+) -> Iterator[Run]:
+    """One after another."""
+    for config in configs:
+        told = None if report is None else partial(report, config)
+        yield train(config, places[config.key], device=device, progress=False, report=told)
+
+
+def _stacked(trials: Iterator[Trial], at_once: int, report: LaneReport | None) -> Iterator[Run]:
+    """A step of each lane at a time, computed together."""
+    active: list[_Lane] = []
+    while True:
+        active += [_Lane(trial, report) for trial in islice(trials, at_once - len(active))]
+        if not active:
+            return
+        batches = [(lane, lane.next_batch()) for lane in active]
+        _step_together([(lane.trial, batch) for lane, batch in batches if batch is not None])
+        for lane, batch in batches:
+            if batch is None:
+                active.remove(lane)
+                yield lane.trial.finish()
+
+
+def _on_streams(trials: Iterator[Trial], at_once: int, report: LaneReport | None) -> Iterator[Run]:
+    """Each lane a CUDA graph on a stream of its own; the host only launches, a few steps of each in turn."""
+    active: list[GraphedTrial] = []
+    while True:
+        active += [GraphedTrial(trial) for trial in islice(trials, at_once - len(active))]
+        if not active:
+            return
+        for lane in list(active):
+            before = lane.trial.epoch
+            if not lane.advance(_STEPS_AT_ONCE):
+                active.remove(lane)
+                yield lane.finish()
+            elif report is not None and lane.trial.epoch > before:
+                report(lane.trial.config, lane.trial.history[-1])
+
+
+class _Lane:
+    """A trial that is asked for one batch after another, over all its epochs."""
+
+    def __init__(self, trial: Trial, report: LaneReport | None) -> None:
+        self.trial, self._report = trial, report
+        self._batches: Iterator[Batch] = iter(())
+        self._in_epoch = False
+
+    def next_batch(self) -> Batch | None:
+        """The next batch, of the next epoch where one has ended; None at the end of the run."""
+        batch = next(self._batches, None)
+        while batch is None:
+            if self._in_epoch:
+                self.trial.end_epoch()
+                self._in_epoch = False
+                if self._report is not None:
+                    self._report(self.trial.config, self.trial.history[-1])
+            if self.trial.ended:
+                return None
+            self.trial.begin_epoch()
+            self._in_epoch = True
+            self._batches = self.trial.batches()
+            batch = next(self._batches, None)
+        return batch
+
+
+def _step_together(work: Sequence[tuple[Trial, Batch]]) -> None:
+    """One step of each trial; batches of one size are computed at once."""
+    alike: dict[torch.Size, list[tuple[Trial, Batch]]] = {}
+    for trial, batch in work:
+        alike.setdefault(batch[0].shape, []).append((trial, batch))
+    for some in alike.values():
+        if len(some) == 1:
+            trial, batch = some[0]
+            trial.backward(*batch)
+        else:
+            backward_together([trial for trial, _ in some], [batch for _, batch in some])
+        for trial, _ in some:
+            trial.step()
+
+
+def can_stack(trial: Trial) -> bool:
+    """Whether stacked networks are possible and faster: no chance in the network, small images or no convolution."""
+    height, width = trial.data.image_size
+    convolutions = any(isinstance(module, nn.Conv2d) for module in trial.model.modules())
+    possible = not trial.draws and trial.config.micro_batch is None and trial.config.precision != "bfloat16"
+    return possible and trial.device.type == "cpu" and (height * width <= _MOST_PIXELS or not convolutions)
+
+
+def check_alike(configs: Sequence[Config]) -> None:
+    """Refuse configs of different networks, data or precisions."""
+    for name in ("net", "net_options", "data", "precision"):
+        first = getattr(configs[0], name)
+        for config in configs[1:]:
+            if getattr(config, name) != first:
+                raise ArgumentError(
+                    f"configs' {name}", f"the same in all lanes ({first})", getattr(config, name), "use lab.run_all"
+                )
+    keys = [config.key for config in configs]
+    if len(set(keys)) < len(keys):
+        twice = next(config for config in configs if keys.count(config.key) > 1)
+        raise ArgumentError("configs", "all different", twice.name, "give each its own seed")
+
+
+def _place(out: str | os.PathLike[str] | None, config: Config) -> Path | None:
+    return None if out is None else Path(out) / config.name

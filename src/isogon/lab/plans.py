@@ -1,0 +1,84 @@
+"""Schedules by name, for configs that must fit in a file.
+
+| name | schedule |
+|---|---|
+| `constant`, `cosine`, `linear` | over the whole run |
+| `step` | ÷ 10 at 50 % and 75 % of the run (Yun et al.) |
+| `lr_80_120`, `wd_20_60_lr_40_60` | ÷ 10 at these epochs (Li, Lyu and Arora's labels) |
+| `warmup:5(…)` | the inner one after 5 epochs of linear growth |
+| `balanced(…)`, `exp(…)`, `texp(…)`, `texp_plus(…)`, `texp_minus(…)` | of `isogon.schedules`, from the inner one |
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+from isogon import schedules
+from isogon.errors import ArgumentError
+from isogon.recipe import Recipe
+from isogon.schedules import Schedule
+
+_NESTED = re.compile(r"(\w+)(?::(\d+(?:\.\d+)?))?\((.*)\)")
+_LABEL = re.compile(r"(?:wd|lr)(?:_(?:wd|lr|\d+))+")
+_MADE_WITH_MOMENTUM: dict[str, Callable[..., Schedule]] = {
+    "exp": schedules.exp_lr,
+    "texp": schedules.texp,
+    "texp_plus": schedules.texp_plus,
+    "texp_minus": schedules.texp_minus,
+}
+NAMES = ("constant", "step", "cosine", "linear")
+
+
+def schedule_of(name: str, recipe: Recipe, *, epochs: int, steps_per_epoch: int) -> Schedule:
+    """The schedule called `name` for a run of `epochs` times `steps_per_epoch` steps.
+
+    >>> recipe = Recipe(lr=0.1, weight_decay=5e-4, batch_size=100, samples=1000)
+    >>> step = schedule_of("step", recipe, epochs=4, steps_per_epoch=10)
+    >>> [round(float(step.lr(t)), 6) for t in (0, 20, 30)]
+    [0.1, 0.01, 0.001]
+    """
+    nested = _NESTED.fullmatch(name)
+    if nested:
+        outer, number, inner_name = nested.groups()
+        inner = schedule_of(inner_name, recipe, epochs=epochs, steps_per_epoch=steps_per_epoch)
+        if outer == "warmup" and number:
+            return schedules.warmup(inner, round(float(number) * steps_per_epoch))
+        if outer == "balanced" and not number:
+            return schedules.balanced(inner)
+        if outer in _MADE_WITH_MOMENTUM and not number:
+            return _MADE_WITH_MOMENTUM[outer](inner, momentum=recipe.momentum)
+        raise _unknown(name)
+    lr, weight_decay, steps = recipe.lr, recipe.weight_decay, epochs * steps_per_epoch
+    if name == "constant":
+        return schedules.constant(lr, weight_decay)
+    if name == "step":
+        return schedules.step_decay(lr, weight_decay, sorted({max(1, steps // 2), max(1, 3 * steps // 4)}))
+    if name == "cosine":
+        return schedules.cosine(lr, weight_decay, steps)
+    if name == "linear":
+        return schedules.linear(lr, weight_decay, steps)
+    if _LABEL.fullmatch(name):
+        return schedules.from_label(name, lr=lr, weight_decay=weight_decay, steps_per_epoch=steps_per_epoch)
+    raise _unknown(name)
+
+
+def check_plan(name: str) -> None:
+    """Refuse a name that no schedule has; whether it suits the recipe shows when it is made."""
+    inner = name
+    while nested := _NESTED.fullmatch(inner):
+        outer, number, inner = nested.groups()
+        if (outer == "warmup") != bool(number) or outer not in {"warmup", "balanced", *_MADE_WITH_MOMENTUM}:
+            raise _unknown(name)
+    if inner not in NAMES and not _LABEL.fullmatch(inner):
+        raise _unknown(name)
+
+
+def _unknown(name: str) -> ArgumentError:
+    return ArgumentError(
+        "schedule",
+        "constant, step, cosine, linear or like lr_80_120, alone or inside warmup:5(…), balanced(…), exp(…), texp(…), "
+        "texp_plus(…) or texp_minus(…)",
+        name,
+        "write step for Yun's protocol",
+    )

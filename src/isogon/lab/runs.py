@@ -1,0 +1,107 @@
+"""`Run`: how a training went; what is in its folder."""
+
+from __future__ import annotations
+
+import json
+import math
+import platform
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+
+from isogon import __version__
+from isogon.dynamics import read, read_epochs
+from isogon.errors import ArgumentError, IsogonError
+from isogon.lab.config import Config
+
+#: files of a run's folder, beside those of `dynamics.records`
+CONFIG, CHECKPOINT, RESULT = "config.json", "checkpoint.pt", "result.json"
+WEIGHTS, PREDICTIONS = "weights.pt", "predictions.npy"
+
+Status = Literal["finished", "diverged", "failed"]
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """A training that ended: `finished`, `diverged`, or `failed` with its `error`.
+
+    `epochs` has a row an epoch: losses, accuracies, images/s. `accuracy` is the test accuracy of the last epoch, as the
+    papers seem to report; NaN where the run did not finish.
+    """
+
+    config: Config
+    status: Status
+    epochs: pd.DataFrame
+    data_fingerprint: str = ""
+    folder: Path | None = None
+    records_in_memory: pd.DataFrame | None = None
+    error: str | None = None
+
+    @property
+    def accuracy(self) -> float:
+        return self._test_accuracies[-1] if self._test_accuracies else math.nan
+
+    @property
+    def best_accuracy(self) -> float:
+        return max(self._test_accuracies, default=math.nan)
+
+    @property
+    def images(self) -> int:
+        """Training images seen, the measure of a run's cost."""
+        per_epoch = min(self.config.steps_per_epoch * self.config.recipe.batch_size, self.config.recipe.samples)
+        return len(self.epochs) * per_epoch
+
+    @property
+    def records(self) -> pd.DataFrame:
+        """The monitor's table; read from the folder where there is one."""
+        if self.records_in_memory is not None:
+            return self.records_in_memory
+        if self.folder is None or not self.config.monitor_every:
+            raise IsogonError("This run has no records: train it with monitor_every above 0.")
+        return read(self.folder)
+
+    @property
+    def predictions(self) -> NDArray[np.int16]:
+        """The class given to each test image at the end; needs `save_predictions` and a folder."""
+        file = self.folder / PREDICTIONS if self.folder is not None else None
+        if file is None or not file.exists():
+            raise IsogonError("This run has no predictions: train it with save_predictions=True and a folder.")
+        found: NDArray[np.int16] = np.load(file, allow_pickle=False)
+        return found
+
+    @property
+    def _test_accuracies(self) -> list[float]:
+        return list(self.epochs["test_accuracy"]) if self.status == "finished" and len(self.epochs) else []
+
+    def summary(self, device: torch.device) -> dict[str, Any]:
+        """What `result.json` holds."""
+        return {
+            "status": self.status,
+            "accuracy": None if math.isnan(self.accuracy) else self.accuracy,
+            "epochs": len(self.epochs),
+            "images": self.images,
+            "data_fingerprint": self.data_fingerprint,
+            "device": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine(),
+            "versions": {"isogon": __version__, "torch": torch.__version__, "python": platform.python_version()},
+        }
+
+    @classmethod
+    def read(cls, folder: Path | str) -> Self:
+        """The run that ended in `folder`."""
+        folder = Path(folder)
+        if not (folder / RESULT).exists():
+            raise ArgumentError("folder", "a run that has ended", str(folder), "train it to its end first")
+        result = json.loads((folder / RESULT).read_text(encoding="utf-8"))
+        config = Config.from_dict(json.loads((folder / CONFIG).read_text(encoding="utf-8")))
+        return cls(
+            config=config,
+            status=result["status"],
+            epochs=read_epochs(folder),
+            data_fingerprint=result["data_fingerprint"],
+            folder=folder,
+        )

@@ -1,0 +1,285 @@
+"""`Trial`: one training in progress, from first weights or a checkpoint to its result."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from isogon.dynamics import Monitor, RunFolder
+from isogon.errors import ArgumentError
+from isogon.lab import checkpoints
+from isogon.lab.augment import from_name, normalise
+from isogon.lab.config import Config
+from isogon.lab.data import Dataset, load
+from isogon.lab.divergence import is_stuck
+from isogon.lab.evaluation import evaluate, predict_classes
+from isogon.lab.networks import build, draws_random_numbers, scale_map_of
+from isogon.lab.order import epoch_of, generator
+from isogon.lab.plans import schedule_of
+from isogon.lab.ranks import Ranks
+from isogon.lab.runs import CHECKPOINT, CONFIG, PREDICTIONS, RESULT, WEIGHTS, Run
+from isogon.optim import drive, split_groups
+from isogon.optim.driver import Exponential
+
+_TYPES = {"float32": torch.float32, "bfloat16": torch.float32, "float64": torch.float64}
+
+
+class Trial:
+    """Network, optimizer, schedule, monitor and history of one run, and the pieces of its loop:
+
+        while not trial.ended:
+            trial.begin_epoch()
+            for batch in trial.batches():
+                trial.backward(*batch)
+                trial.step()
+            trial.end_epoch()
+        run = trial.finish()
+
+    With a `folder`, `end_epoch` leaves a checkpoint there, and a trial made anew in it goes on from that. All that is
+    random follows from the config's seeds and the epoch, so that it ends as if it had never stopped.
+    """
+
+    def __init__(
+        self,
+        config: Config,
+        folder: Path | None = None,
+        *,
+        device: torch.device | str = "cpu",
+        ranks: Ranks | None = None,
+        checkpoint_every: int = 1,
+    ) -> None:
+        self.config, self.folder, self.device = config, folder, torch.device(device)
+        self.ranks = ranks or Ranks()
+        self.ranks.check(config)
+        self._checkpoint_every = checkpoint_every
+        self._lock = checkpoints.FolderLock(folder) if folder is not None and self.ranks.leads else None
+        self.data = _on_device(_load(config), self.device)
+        self._augmentation = from_name(config.augmentation)
+        self.dtype = _TYPES[config.precision]
+        self._layout = torch.channels_last if config.precision == "bfloat16" else torch.contiguous_format
+        self.model = build(config, self.data).to(self.device, self.dtype)
+        if config.precision == "bfloat16":
+            self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.draws = draws_random_numbers(self.model)
+        self.network = self.ranks.wrapped(self.model)
+        schedule = schedule_of(
+            config.schedule, config.recipe, epochs=config.epochs, steps_per_epoch=config.steps_per_epoch
+        )
+        exponential = isinstance(schedule, Exponential)
+        scale_map = scale_map_of(config, self.data) if config.monitor_every or exponential else None
+        if exponential and scale_map is not None:
+            self.optimizer = _optimizer(config, split_groups(self.model, scale_map))
+            self.driver = drive(self.optimizer, schedule, model=self.model, scale_map=scale_map)
+        else:
+            self.optimizer = _optimizer(config, [p for p in self.model.parameters() if p.requires_grad])
+            self.driver = drive(self.optimizer, schedule)
+        self._writer = RunFolder(folder, name=config.name) if folder and self.ranks.leads else None
+        self.monitor: Monitor | None = None
+        if config.monitor_every:
+            self.monitor = Monitor(
+                self.model,
+                self.optimizer,
+                batch_size=config.recipe.batch_size,
+                samples=config.recipe.samples,
+                scale_map=scale_map,
+                every_steps=config.monitor_every,
+                sinks=[self._writer] if self._writer else [],
+            )
+        elif self._writer:
+            self._writer.open({"recipe": config.recipe.to_dict(), "layers": []})
+        #: epochs ended
+        self.epoch = 0
+        #: a row for each of them
+        self.history: list[dict[str, Any]] = []
+        self.diverged = False
+        self._sums = torch.zeros(3, dtype=torch.float64, device=self.device)
+        self._started = 0.0
+        self._resume()
+
+    @property
+    def ended(self) -> bool:
+        return self.diverged or self.epoch >= self.config.epochs
+
+    def begin_epoch(self) -> None:
+        #: the samples of the epoch, in order
+        self.plan = epoch_of(self.config, self.epoch, device=self.device)
+        self._sums.zero_()
+        self._started = time.perf_counter()
+        if self.draws:
+            torch.manual_seed(generator(self.config.seed, "network", self.epoch).initial_seed())
+
+    def batches(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Images and labels of each step of the epoch that has begun; under several ranks, this one's part."""
+        for places, drawn in self.plan.batches():
+            yield self.inputs(self.ranks.part(places), self.ranks.part(drawn))
+
+    def inputs(self, places: Tensor, drawn: Tensor) -> tuple[Tensor, Tensor]:
+        """Images, augmented as `drawn` says, and labels of the training samples at `places`."""
+        images = self._augmentation.apply(self.data.train_x[places], drawn)
+        return self.prepare(images), self.data.train_y[places]
+
+    def prepare(self, images: Tensor) -> Tensor:
+        """Raw pixels as the network takes them."""
+        values = normalise(images, self.data.mean, self.data.std, self.dtype)
+        return values.contiguous(memory_format=self._layout) if values.dim() == 4 else values
+
+    def autocast(self) -> AbstractContextManager[Any]:
+        if self.config.precision == "bfloat16":
+            return torch.autocast(self.device.type, torch.bfloat16)
+        return nullcontext()
+
+    def backward(self, x: Tensor, y: Tensor) -> None:
+        """Put the gradients of the batch's mean loss in place."""
+        self.optimizer.zero_grad(set_to_none=True)
+        part = self.config.micro_batch or len(y)
+        if self.ranks.size > 1 and part < len(y):
+            raise ArgumentError("micro_batch", "left out under torchrun", part, "each process takes a part already")
+        for inputs, labels in zip(torch.split(x, part), torch.split(y, part), strict=True):
+            with self.autocast():
+                outputs = self.network(inputs)
+            loss = cross_entropy(outputs.to(self.dtype), labels)
+            torch.autograd.backward(loss * (len(labels) / len(y)))
+            self.note(loss, outputs, labels)
+
+    @torch.no_grad()
+    def note(self, loss: Tensor, outputs: Tensor, labels: Tensor) -> None:
+        """Count a mean loss and its outputs towards the epoch's row; nothing waits for the device."""
+        right = (outputs.argmax(1) == labels).sum()
+        self._sums[0] += loss.detach() * len(labels)
+        self._sums[1] += right
+        self._sums[2] += len(labels)
+
+    def step(self) -> None:
+        self.optimizer.step()
+        self.driver.step()
+
+    def end_epoch(self) -> None:
+        """Test, keep the epoch's row and the checkpoint, and see whether the run has diverged."""
+        loss, right, count = self.ranks.total(self._sums.clone()).tolist()
+        seconds = time.perf_counter() - self._started
+        self.ranks.mix_buffers(self.model)
+        with self.autocast():
+            test_loss, test_accuracy = evaluate(
+                self.model, self.data.test_x, self.data.test_y, self.prepare, self.ranks
+            )
+        row = {
+            "train_loss": loss / count,
+            "train_accuracy": right / count,
+            "test_loss": test_loss,
+            "test_accuracy": test_accuracy,
+            "images_per_second": count / seconds,
+        }
+        step = (self.epoch + 1) * self.config.steps_per_epoch - 1
+        if self.monitor is not None:
+            self.monitor.end_epoch(**row)
+        elif self._writer is not None:
+            self._writer.end_epoch({"epoch": self.epoch, "step": step, **row})
+        self.history.append({"epoch": self.epoch, "step": step, **row})
+        self.epoch += 1
+        losses = [one["train_loss"] for one in self.history]
+        self.diverged = not math.isfinite(loss) or is_stuck(losses, self.data.num_classes, self.config.epochs)
+        if self.epoch % self._checkpoint_every == 0 or self.ended:
+            self._save()
+
+    def finish(self) -> Run:
+        """Close the records, write what is kept of the run, and say how it went."""
+        if self.monitor is not None:
+            self.monitor.close()
+        run = Run(
+            config=self.config,
+            status="diverged" if self.diverged else "finished",
+            epochs=pd.DataFrame(self.history),
+            data_fingerprint=self.data.fingerprint,
+            folder=self.folder,
+            records_in_memory=self.monitor.records if self.monitor is not None and self.folder is None else None,
+        )
+        if self.folder is not None and self.ranks.leads:
+            if self.config.save_weights:
+                checkpoints.save_checkpoint(self.folder / WEIGHTS, self.model.state_dict())
+            if self.config.save_predictions:
+                with self.autocast():
+                    classes = predict_classes(self.model, self.data.test_x, self.prepare)
+                checkpoints.write_whole(
+                    self.folder / PREDICTIONS, lambda file: _save_array(file, classes.numpy().astype(np.int16))
+                )
+            # Last: where it is, the run is complete.
+            checkpoints.write_json(self.folder / RESULT, run.summary(self.device))
+            (self.folder / CHECKPOINT).unlink(missing_ok=True)
+        if self._lock is not None:
+            self._lock.release()
+        return run
+
+    def _save(self) -> None:
+        if self.folder is None or not self.ranks.leads:
+            return
+        state = {
+            "key": self.config.key,
+            "epoch": self.epoch,
+            "diverged": self.diverged,
+            "history": self.history,
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "driver": self.driver.state_dict(),
+            "monitor": self.monitor.state_dict() if self.monitor is not None else {},
+        }
+        checkpoints.save_checkpoint(self.folder / CHECKPOINT, state)
+
+    def _resume(self) -> None:
+        if self.folder is None:
+            return
+        if self.ranks.leads:
+            checkpoints.write_json(self.folder / CONFIG, self.config.to_dict())
+        if not (self.folder / CHECKPOINT).exists():
+            return
+        state = checkpoints.load_checkpoint(self.folder / CHECKPOINT, self.device)
+        if state["key"] != self.config.key:
+            raise ArgumentError("out", "empty or the folder of the same config", str(self.folder), "choose another")
+        self.epoch, self.diverged, self.history = state["epoch"], state["diverged"], state["history"]
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.driver.load_state_dict(state["driver"])
+        if self.monitor is not None:
+            self.monitor.load_state_dict(state["monitor"])
+
+
+def _optimizer(config: Config, parameters: Any) -> torch.optim.Optimizer:
+    r = config.recipe
+    if r.optimizer == "adamw":
+        betas = (r.momentum, 0.999 if r.beta2 is None else r.beta2)
+        return torch.optim.AdamW(parameters, lr=r.lr, betas=betas, weight_decay=r.weight_decay)
+    nesterov = r.optimizer == "nesterov"
+    return torch.optim.SGD(parameters, lr=r.lr, momentum=r.momentum, weight_decay=r.weight_decay, nesterov=nesterov)
+
+
+def _load(config: Config) -> Dataset:
+    return load(config.data, config.data_root, config.recipe.samples, config.subset_seed)
+
+
+_PLACED: dict[tuple[str, torch.device], Dataset] = {}
+
+
+def _on_device(data: Dataset, device: torch.device) -> Dataset:
+    """The data on `device`; trials of one process share the last few, since copies would fill a GPU."""
+    key = data.fingerprint, device
+    if key not in _PLACED:
+        moved = {name: getattr(data, name).to(device) for name in ("train_x", "train_y", "test_x", "test_y")}
+        while len(_PLACED) >= 8:
+            del _PLACED[next(iter(_PLACED))]
+        _PLACED[key] = replace(data, **moved)
+    return _PLACED[key]
+
+
+def _save_array(file: Path, array: Any) -> None:
+    with file.open("wb") as stream:
+        np.save(stream, array)

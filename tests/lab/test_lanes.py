@@ -1,0 +1,118 @@
+"""Many trainings at once: each lane ends as it would have ended alone."""
+
+from __future__ import annotations
+
+import math
+
+import pandas as pd
+import pytest
+import torch
+
+from isogon.errors import ArgumentError
+from isogon.lab import lanes, train
+from isogon.lab.lane_group import can_stack
+from isogon.lab.trial import Trial
+
+CUDA = pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA"))
+# A GPU takes images of any size; on a CPU only small ones are stacked.
+DATA = {"cpu": "digits", "cuda": "fashion-mini"}
+CLOCKS = ["images_per_second"]
+
+
+@pytest.fixture
+def exact_kernels():
+    before = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
+    yield
+    torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = before
+
+
+def mixed(make_config, **changes):
+    """Lanes that differ in everything a lane may differ in: rates, seeds, subset, batch, length, schedule."""
+    return [
+        make_config(**{"lr": 0.1, "seed": 0, "epochs": 5, **changes}),
+        make_config(**{"lr": 0.2, "weight_decay": 1e-2, "seed": 1, "epochs": 3, **changes}),
+        make_config(**{"lr": 0.05, "momentum": 0.5, "seed": 2, "samples": 150, "epochs": 4, **changes}),
+        make_config(**{"lr": 0.1, "batch_size": 40, "last_batch": "keep", "samples": 150, "epochs": 3, **changes}),
+        make_config(**{"lr": 0.1, "seed": 3, "schedule": "cosine", "optimizer": "nesterov", "epochs": 3, **changes}),
+    ]
+
+
+def assert_alike(run, alone, rtol, atol=1e-9):
+    ignored = [column for column in CLOCKS if column in run.epochs]
+    pd.testing.assert_frame_equal(run.epochs.drop(columns=ignored), alone.epochs.drop(columns=ignored), rtol=rtol)
+    pd.testing.assert_frame_equal(run.records, alone.records, rtol=rtol, atol=atol)
+
+
+def test_on_a_cpu_lanes_end_as_alone(make_config):
+    """Float64, up to 50 steps; two lanes at once, so that configs are refilled, and one has other batches."""
+    configs = mixed(make_config, precision="float64", batch_size=20)
+    configs[3] = make_config(precision="float64", batch_size=40, samples=150, last_batch="keep")
+    assert can_stack(Trial(configs[0]))
+    assert max(config.steps for config in configs) == 50
+    for run, config in zip(lanes(configs, device="cpu", at_once=3), configs, strict=True):
+        assert run.config == config
+        assert_alike(run, train(config, device="cpu"), rtol=1e-9)
+
+
+@pytest.mark.usefixtures("exact_kernels")
+@pytest.mark.parametrize("device", ["cpu", CUDA])
+def test_the_first_steps_in_float32_are_those_of_a_run_alone(make_config, device):
+    """Ten steps or so: later, rounding errors have grown through the network's kinks."""
+    configs = mixed(make_config, epochs=2, data=DATA[device])
+    for run, config in zip(lanes(configs, device=device, at_once=2), configs, strict=True):
+        alone = train(config, device=device)
+        assert_alike(run, alone, rtol=5e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("device", ["cpu", CUDA])
+def test_a_lane_that_diverges_ends_alone(make_config, device):
+    good, bad = (make_config(lr=lr, data=DATA[device]) for lr in (0.1, 1e38))
+    runs = lanes([good, bad], device=device)
+    assert [run.status for run in runs] == ["finished", "diverged"]
+    assert math.isnan(runs[1].accuracy)
+    assert runs[0].accuracy == pytest.approx(train(good, device=device).accuracy, abs=0.02)
+
+
+@pytest.mark.parametrize("device", ["cpu", CUDA])
+def test_lanes_that_were_stopped_go_on(make_config, tmp_path, device):
+    configs = mixed(make_config, data=DATA[device])
+    whole = lanes(configs, tmp_path / "whole", device=device, at_once=2)
+    seen = []
+
+    def stop(config, row):
+        seen.append(config)
+        if len(seen) == 6:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        lanes(configs, tmp_path / "parts", device=device, at_once=2, report=stop)
+    epochs: list[int] = []
+
+    def count(config, row):
+        epochs.append(row["epoch"])
+
+    again = lanes(configs, tmp_path / "parts", device=device, at_once=2, report=count)
+    assert len(epochs) == sum(config.epochs for config in configs) - 6
+    for run, other in zip(again, whole, strict=True):
+        # A GPU does not repeat itself to the bit, and rounding grows.
+        assert_alike(run, other, **({"rtol": 1e-6} if device == "cpu" else {"rtol": 0.3, "atol": 1e-3}))
+    assert lanes(configs, tmp_path / "parts", report=lambda *_: pytest.fail("trained again"))[0].status == "finished"
+
+
+def test_what_cannot_be_stacked_is_trained_in_turn(make_config):
+    """Large images, chance in the network, parts of batches."""
+    assert not can_stack(Trial(make_config(data="fashion-mini")))
+    assert not can_stack(Trial(make_config(precision="bfloat16")))
+    assert not can_stack(Trial(make_config(micro_batch=25)))
+    configs = [make_config(data="fashion-mini", epochs=1, seed=seed) for seed in range(2)]
+    for run, config in zip(lanes(configs, device="cpu"), configs, strict=True):
+        assert_alike(run, train(config, device="cpu"), rtol=1e-12)
+
+
+def test_only_lanes_of_one_network_and_all_different(make_config):
+    with pytest.raises(ArgumentError, match="net_options must be the same in all lanes"):
+        lanes([make_config(), make_config(seed=1, options={"width": 8})])
+    with pytest.raises(ArgumentError, match="configs must be all different"):
+        lanes([make_config(), make_config()])
+    assert lanes([]) == []
