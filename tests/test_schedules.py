@@ -62,7 +62,11 @@ def test_values():
     [
         (lambda: schedules.phases([]), "starts must be increasing"),
         (lambda: schedules.phases([(1, 0.1, 0)]), "begin at 0"),
-        (lambda: schedules.step_decay(0.1, 0, [20, 10]), "starts must be increasing"),
+        (lambda: schedules.phases([(0, 0.1, 0), (20, 0.1, 0), (10, 0.1, 0)]), "starts must be increasing"),
+        (lambda: schedules.phases([(0, 0.1, 0), (-5, 0.1, 0)]), "start must be a whole number from 0"),
+        (lambda: schedules.phases([(0, 0.1, 0), (5, -0.1, 0)]), "lr must be a finite number at least 0"),
+        (lambda: schedules.phases([(0, 0.1, 0), (5, 0.1, -1)]), "weight_decay must be a finite number at least 0"),
+        (lambda: schedules.step_decay(0.1, 0, [20, 10]), r"milestones must be increasing .*got \[20, 10\]"),
         (lambda: schedules.step_decay(0.1, 0, [10], 0), "factor must be"),
         (lambda: schedules.constant(-0.1, 0), "lr must be"),
         (lambda: schedules.constant(0.1, -1), "weight_decay must be"),

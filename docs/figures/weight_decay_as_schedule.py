@@ -1,12 +1,13 @@
 """Draws docs/images/weight-decay-as-schedule.png: weight decay against EXP with and without rebasing, in float32.
 
-    python docs/figures/weight_decay_as_schedule.py
+    python docs/figures/weight_decay_as_schedule.py [FILE]
 
 A small scale-invariant network on noisy patterns at a raised ηλ, so that the overflow comes within a thousand steps.
 """
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import torch
@@ -61,7 +62,7 @@ def smooth(values: list[float], window: int = 50) -> list[float]:
     ]
 
 
-def main() -> None:
+def main(target: str | Path = TARGET) -> None:
     ordinary = schedules.constant(LR, WEIGHT_DECAY)
     exponential = schedules.exp_lr(ordinary, momentum=MOMENTUM)
     runs = {
@@ -83,8 +84,8 @@ def main() -> None:
         ax.grid(visible=True, alpha=0.3)
     handles, labels = ax.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False)
-    figure.savefig(TARGET, dpi=130)
+    figure.savefig(target, dpi=130)
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:2])

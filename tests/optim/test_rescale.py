@@ -20,7 +20,7 @@ MU = 0.9
 
 def make_optimizer(kind, weights):
     if kind == "adamw":
-        return torch.optim.AdamW(weights, lr=1.0, betas=(MU, 0.95), eps=1e-30)
+        return torch.optim.AdamW(weights, lr=1.0, betas=(MU, 0.95), eps=1e-4)
     return torch.optim.SGD(weights, lr=1.0, momentum=MU, nesterov=kind == "nesterov")
 
 
@@ -55,41 +55,98 @@ def test_rescaling_and_the_balanced_schedule_are_one(task, kind, lr, wd):
 
 @pytest.mark.parametrize(("kind", "lr", "wd"), [("sgd", 0.1, 0.02), ("adamw", 2e-3, 2.0)])
 def test_angles_are_the_laws_at_once_and_not_without(task, kind, lr, wd):
-    """Label noise keeps gradients alive; the two layers' angles joined, in the first 20 steps after ÷ 10."""
+    """Label noise keeps gradients alive; the two layers' angles joined, in 20 steps after ÷ 10."""
     drop, factor = 600, 10
     schedule = schedules.step_decay(lr, wd, [drop], factor)
     beta2 = 0.95 if kind == "adamw" else None
     final = float(law(kind, lr=lr / factor, weight_decay=wd, momentum=MU, beta2=beta2).angle(1))
-    ratios = {}
-    for rescale in (True, False):
-        path, _ = train(task, schedule, drop + 30, kind=kind, rescale=rescale, noise=30.0, count=200)
-        steps = path[drop + 3 : drop + 23] - path[drop + 2 : drop + 22]
+
+    def ratio(path, after):
+        steps = path[drop + after : drop + after + 20].diff(dim=0)
         # two unit vectors side by side: the mean squared angle is half the squared distance
-        ratios[rescale] = float(steps.square().sum(dim=1).mean().div(2).sqrt()) / final
-    assert ratios[True] == pytest.approx(1, abs=0.1)
-    assert ratios[False] < 0.5
+        return float(steps.square().sum(dim=1).mean().div(2).sqrt()) / final
+
+    options = {"kind": kind, "noise": 30.0, "count": 200}
+    rescaled, _ = train(task, schedule, drop + 23, rescale=True, **options)
+    balanced, _ = train(task, schedules.balanced(schedule), drop + 23, **options)
+    bare, _ = train(task, schedule, drop + 130, **options)
+    assert ratio(rescaled, 2) == pytest.approx(1, abs=0.1)
+    assert ratio(balanced, 2) == pytest.approx(1, abs=0.1)
+    assert ratio(bare, 2) < 0.5
+    assert ratio(bare, 100) < 0.8  # at ηλ 40 times the papers': theirs takes thousands of steps
 
 
-def test_running_statistics_follow(task):
-    model, data = task.network(eps=1e-5), task.batches()
-    found = check(model, data[0][0])
-    optimizer = torch.optim.SGD(task.weights(model), lr=0.1, momentum=MU)
-    rescaler = RescaleOnDecay(optimizer, model=model, scale_map=found)
-    for images, labels in data:
-        optimizer.zero_grad()
-        functional.cross_entropy(model(images), labels).backward()
+class TestRunningStatistics:
+    """A rescaling changes no output in eval mode."""
+
+    @pytest.fixture
+    def model(self):
+        """Two convolutions in a row, so that the first norm's input has degree 1 in each of them."""
+        torch.manual_seed(0)
+        model = nn.Sequential(
+            nn.Conv2d(3, 4, 3, bias=False),
+            nn.Conv2d(4, 6, 3, bias=False),
+            nn.BatchNorm2d(6, affine=False, eps=1e-30),
+            nn.ReLU(),
+            nn.Conv2d(6, 8, 3, bias=False),
+            nn.BatchNorm2d(8, affine=False, eps=1e-30),
+            nn.Flatten(),
+            nn.Linear(128, 5).requires_grad_(False),
+        )
+        return model.double()
+
+    def after_a_fall(self, task, model, groups, falls):
+        """The model before and after each group's rate has been divided by its fall, in a step that moves nothing."""
+        data = task.batches()
+        found = check(model, data[0][0])
+        optimizer = torch.optim.SGD([{"params": group} for group in groups], lr=0.1, momentum=MU)
+        rescaler = RescaleOnDecay(optimizer, model=model, scale_map=found)
+        for images, labels in data:
+            optimizer.zero_grad()
+            functional.cross_entropy(model(images), labels).backward()
+            optimizer.step()
+        before = copy.deepcopy(model)
+        for group, fall in zip(optimizer.param_groups, falls, strict=True):
+            group["lr"] /= fall
+            for weight in group["params"]:
+                weight.grad = torch.zeros_like(weight)
+                optimizer.state[weight]["momentum_buffer"].zero_()
         optimizer.step()
-    before = copy.deepcopy(model).eval()
-    optimizer.param_groups[0]["lr"] = 0.1 / 16
-    optimizer.zero_grad()
-    for weight in task.weights(model):  # a step that moves nothing but what the rescaling moves
-        weight.grad = torch.zeros_like(weight)
-        optimizer.state[weight]["momentum_buffer"].zero_()
-    optimizer.step()
-    assert float(model[0].weight.norm() / before[0].weight.norm()) == pytest.approx(0.5)
-    images = data[0][0]
-    torch.testing.assert_close(model.eval()(images), before(images), rtol=1e-3, atol=1e-3)
-    rescaler.close()
+        rescaler.close()
+        return before, model, data[0][0]
+
+    @pytest.mark.parametrize("falls", [(16, 16, 16), (16, 81, 1), (1, 256, 16)])
+    def test_follow_groups_that_fall_by_their_own_factors(self, task, model, falls):
+        groups = [[model[index].weight] for index in (0, 1, 4)]
+        before, after, images = self.after_a_fall(task, model, groups, falls)
+        for index, fall in zip((0, 1, 4), falls, strict=True):
+            torch.testing.assert_close(after[index].weight, before[index].weight * fall**-0.25)
+        torch.testing.assert_close(after.eval()(images), before.eval()(images), rtol=1e-10, atol=1e-10)
+        size = (falls[0] * falls[1]) ** -0.25
+        torch.testing.assert_close(after[2].running_mean, before[2].running_mean * size)
+        torch.testing.assert_close(after[2].running_var, before[2].running_var * size**2)
+
+    def test_weights_invariant_only_together_fall_together(self, task, model):
+        model[2] = nn.BatchNorm2d(6, eps=1e-30).double()
+        nn.init.normal_(model[2].bias)
+        groups = [[w for w in task.weights(model) if w.ndim > 1], [w for w in task.weights(model) if w.ndim == 1]]
+        twin = copy.deepcopy(model)
+        before, after, images = self.after_a_fall(task, model, groups, (16, 16))
+        torch.testing.assert_close(after.eval()(images), before.eval()(images), rtol=1e-10, atol=1e-10)
+        groups = [[w for w in task.weights(twin) if w.ndim > 1], [w for w in task.weights(twin) if w.ndim == 1]]
+        with pytest.raises(ArgumentError, match=r"lr must be divided by one factor .* 2\.bias, 2\.weight"):
+            self.after_a_fall(task, twin, groups, (1, 16))
+
+
+def test_factors_that_differ_by_rounding_are_one():
+    weights = [nn.Parameter(torch.ones(2, dtype=torch.float64)) for _ in range(2)]
+    optimizer = torch.optim.SGD([{"params": [weights[0]], "lr": 0.1}, {"params": [weights[1]], "lr": 0.7}])
+    RescaleOnDecay(optimizer)
+    for rates in ((0.1, 0.7), (0.01, 0.07 * (1 + 1e-13))):
+        for group, weight, rate in zip(optimizer.param_groups, weights, rates, strict=True):
+            group["lr"], weight.grad = rate, torch.zeros_like(weight)
+        optimizer.step()
+    assert torch.equal(*weights)
 
 
 def test_small_falls_wait_and_rises_do_not_count():

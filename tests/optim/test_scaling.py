@@ -22,7 +22,7 @@ def test_scale_and_rates_trade_without_changing_the_networks(task, kind, at):
         if kind == "sgd":
             optimizer = torch.optim.SGD(weights, lr=0.05, momentum=0.9, weight_decay=0.02)
         else:
-            optimizer = torch.optim.AdamW(weights, lr=2e-3, weight_decay=2.0, eps=1e-30)
+            optimizer = torch.optim.AdamW(weights, lr=2e-3, weight_decay=2.0, eps=1e-4)
         for step in range(60):
             if factor is not None and step == at:
                 before = weights[0].detach().norm()

@@ -10,7 +10,7 @@ from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
 from isogon.errors import ArgumentError, IsogonError
-from isogon.optim.groups import invariant_groups, invariant_names
+from isogon.optim.groups import group_names, invariant_groups
 from isogon.optim.scaling import rate_power, scale_statistics, scale_weights
 from isogon.schedules import Schedule
 from isogon.schedules.exponential import AdamwForm, SgdwForm, Texp, TexpPlus
@@ -42,7 +42,7 @@ class Driver(LRScheduler):
 
     A step that the optimizer did not take (skipped by a gradient scaler) does not advance it, and neither does a second
     `.step()` after the same one. Corrections of the momentum buffer are made just before the optimizer steps, so that
-    states may be loaded in any order.
+    states may be loaded in any order. A step of the optimizer after a schedule has run down to 0 for good is refused.
     """
 
     def __init__(
@@ -70,8 +70,10 @@ class Driver(LRScheduler):
         if self.exponential is not None:
             _check_optimizer(optimizer, self.exponential)
             self._invariant = invariant_groups(optimizer, model, scale_map)
+            _check_the_rest(optimizer, self.exponential, self._invariant)
             if scale_map is not None:
-                self._statistics = scale_map.statistics_degrees(invariant_names(scale_map))
+                names = zip(group_names(optimizer, model), self._invariant, strict=True)
+                self._statistics = scale_map.statistics_degrees(n for ns, invariant in names if invariant for n in ns)
         self._hooks = [
             optimizer.register_step_pre_hook(self._before_step),
             optimizer.register_step_post_hook(self._after_step),
@@ -107,13 +109,18 @@ class Driver(LRScheduler):
         return list(self._last_lr)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"step": self.last_epoch, "halvings": self._halvings, "corrected": self._corrected}
+        return {
+            "step": self.last_epoch,
+            "halvings": self._halvings,
+            "corrected": self._corrected,
+            "stepped": self._stepped,
+        }
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.last_epoch = int(state_dict["step"])
         self._halvings = int(state_dict["halvings"])
         self._corrected = bool(state_dict["corrected"])
-        self._stepped = False
+        self._stepped = bool(state_dict["stepped"])
         self._set_rates()
 
     def close(self) -> None:
@@ -125,9 +132,12 @@ class Driver(LRScheduler):
         pairs = zip(self.optimizer.param_groups, self._invariant, strict=True)
         return [group for group, invariant in pairs if invariant]
 
+    @property
+    def _ordinary(self) -> Schedule:
+        return self.schedule if self.exponential is None else self.exponential.ordinary
+
     def _set_rates(self) -> None:
-        step, exponential = self.last_epoch, self.exponential
-        ordinary = self.schedule if exponential is None else exponential.ordinary
+        step, exponential, ordinary = self.last_epoch, self.exponential, self._ordinary
         for group, invariant in zip(self.optimizer.param_groups, self._invariant, strict=True):
             if exponential is None or not invariant:
                 _set(group, float(ordinary.lr(step)), float(ordinary.weight_decay(step)))
@@ -140,10 +150,15 @@ class Driver(LRScheduler):
                     f"The learning rate left the range of {dtype} at step {step}: drive with rebase=True."
                 )
             _set(group, lr, 0.0)
+            # The user's own are kept for the check when the run is resumed.
             if isinstance(exponential, SgdwForm):
+                group["initial_momentum"] = exponential.momentum
                 group["momentum"] = float(exponential.momentum_at(step))
             elif isinstance(exponential, AdamwForm):
+                group["initial_betas"] = exponential.betas
                 group["betas"] = exponential.adam_betas
+                eps = group.setdefault("initial_eps", group["eps"])
+                group["eps"] = eps * _exp(float(exponential.log_eps(step)) + self._halvings * math.log(2))
         self._last_lr = [float(group["lr"]) for group in self.optimizer.param_groups]
 
     def _rebase(self) -> None:
@@ -159,6 +174,7 @@ class Driver(LRScheduler):
     @torch.no_grad()
     def _before_step(self, *_: Any) -> None:
         """Add the correction of this step to the momentum buffers: v += k_t w, making them where they do not exist."""
+        self._refuse_steps_after_the_end()
         if self.exponential is None or self._corrected:
             return
         self._corrected = True
@@ -172,6 +188,17 @@ class Driver(LRScheduler):
                 if state.get("momentum_buffer") is None:
                     state["momentum_buffer"] = torch.zeros_like(parameter)
                 state["momentum_buffer"].add_(parameter, alpha=share)
+
+    def _refuse_steps_after_the_end(self) -> None:
+        step = self.last_epoch
+        # A single 0 is no end: a warm-up that follows on a decay may start there.
+        if step > 0 and not any(self._last_lr) and not self._ordinary.lr([step, step + 1]).any():
+            raise ArgumentError(
+                "schedule",
+                "as long as the run",
+                f"a rate of 0 from step {step} on",
+                "give it the steps of the run",
+            )
 
     def _after_step(self, *_: Any) -> None:
         # A fused optimizer is called even when the scaler found infinities, and then does nothing.
@@ -200,8 +227,10 @@ def _check_optimizer(optimizer: torch.optim.Optimizer, schedule: Exponential) ->
                 "optimizer", "Adam or AdamW for adamw_form", type(optimizer).__name__, "use texp_plus for SGD"
             )
         for group in optimizer.param_groups:
-            if tuple(group["betas"]) != tuple(schedule.betas):
+            if schedule.betas not in (tuple(group["betas"]), group.get("initial_betas")):
                 raise ArgumentError("betas", f"the schedule's, {schedule.betas}", group["betas"], "make the two agree")
+            if group["amsgrad"]:
+                raise ArgumentError("amsgrad", "off", True, "a maximum over steps has no exponential form")
         return
     if type(optimizer) is not torch.optim.SGD:
         raise ArgumentError(
@@ -217,7 +246,19 @@ def _check_optimizer(optimizer: torch.optim.Optimizer, schedule: Exponential) ->
             )
         if group["dampening"]:
             raise ArgumentError("dampening", "0", group["dampening"], "multiply lr by 1 − dampening instead")
-        if group["momentum"] != schedule.momentum:
+        if schedule.momentum not in (group["momentum"], group.get("initial_momentum")):
             raise ArgumentError(
                 "momentum", f"the schedule's, {schedule.momentum:g}", group["momentum"], "make the two agree"
             )
+
+
+def _check_the_rest(optimizer: torch.optim.Optimizer, schedule: Exponential, invariant: list[bool]) -> None:
+    """Refuse a mixed model whose other weights `optimizer` would decay in another way than the schedule's form does."""
+    decoupled = isinstance(optimizer, torch.optim.AdamW)
+    if not all(invariant) and decoupled != isinstance(schedule, SgdwForm | AdamwForm):
+        raise ArgumentError(
+            "optimizer",
+            "one with decoupled weight decay where some weights are not invariant",
+            type(optimizer).__name__,
+            "use AdamW with adamw_form, or SGD with texp_plus",
+        )

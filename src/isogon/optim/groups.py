@@ -29,35 +29,57 @@ def split_groups(model: nn.Module, scale_map: ScaleMap, **options: Any) -> list[
     return [{"params": parameters, **options} for parameters in groups if parameters]
 
 
+def group_names(optimizer: torch.optim.Optimizer, model: nn.Module | None) -> list[list[str]]:
+    """The names in `model` of each group's parameters; none without a model."""
+    if model is None:
+        return [[] for _ in optimizer.param_groups]
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    return [
+        [names.get(id(parameter), "a parameter of another model") for parameter in group["params"]]
+        for group in optimizer.param_groups
+    ]
+
+
 def invariant_groups(
     optimizer: torch.optim.Optimizer, model: nn.Module | None, scale_map: ScaleMap | None
 ) -> list[bool]:
     """For each group whether its weights are invariant; a group that mixes the two kinds is refused.
 
-    Without a map every weight counts as invariant.
+    Without model and map every weight counts as invariant.
     """
-    if scale_map is None:
+    if scale_map is None and model is None:
         return [True] * len(optimizer.param_groups)
+    if scale_map is None:
+        raise ArgumentError("scale_map", "given with a model", None, "isogon.check(model, inputs) makes it")
     if model is None:
         raise ArgumentError(
             "model", "given with a scale_map", None, "the map speaks of names, the optimizer of tensors"
         )
-    invariant = invariant_names(scale_map)
-    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    groups = group_names(optimizer, model)
+    # Joint invariance is of no use where a part of the weights is trained by another optimizer, or not at all.
+    has_all = set(scale_map.alone) <= {name for group in groups for name in group}
+    invariant = invariant_names(scale_map) if has_all else frozenset(scale_map.invariant)
     verdicts = []
-    for number, group in enumerate(optimizer.param_groups):
-        inside = [names.get(id(parameter), "a parameter of another model") for parameter in group["params"]]
+    for number, inside in enumerate(groups):
         others = [name for name in inside if name not in invariant]
         if others and len(others) < len(inside):
             raise ArgumentError(
                 f"group {number}",
                 "all invariant or not at all",
-                f"{len(inside) - len(others)} invariant and {', '.join(others[:3])}{' …' if len(others) > 3 else ''}",
+                f"{len(inside) - len(others)} invariant and {listed(others)}",
                 "make the groups with isogon.optim.split_groups",
             )
         verdicts.append(not others)
     if not any(verdicts):
         raise ArgumentError(
-            "scale_map", "of a model with invariant weights", scale_map.verdict, "make it so with isogon.convert"
+            "scale_map",
+            "of a model with invariant weights",
+            f"none among {listed([name for group in groups for name in group])}",
+            "make it so with isogon.convert",
         )
     return verdicts
+
+
+def listed(names: list[str]) -> str:
+    """The first few of `names` for a sentence."""
+    return ", ".join(names[:3]) + (" …" if len(names) > 3 else "")

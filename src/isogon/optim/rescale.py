@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import torch
 from torch import nn
 
 from isogon.errors import ArgumentError, check_number
-from isogon.optim.groups import invariant_groups, invariant_names
+from isogon.optim.groups import group_names, invariant_groups, listed
 from isogon.optim.scaling import rate_power, scale_statistics, scale_weights
 from isogon.symmetry import ScaleMap
 from isogon.theory.equilibrium import rescale_factor
@@ -21,6 +22,9 @@ class RescaleOnDecay:
     from the first step after the drop. It watches the optimizer's groups just before each step; a rate that has fallen
     by less than `least_factor` since the last rescaling (a cosine's single step) waits until it has fallen by that
     much. `schedules.balanced` makes the same networks without touching a tensor.
+
+    Groups may fall by factors of their own: a running mean is multiplied by Π_G c_G^(d_G), d_G the degree of the norm's
+    input in the weights of group G. Weights that are invariant only together must fall together, or are refused.
     """
 
     def __init__(
@@ -37,7 +41,7 @@ class RescaleOnDecay:
         rate_power(optimizer)  # refuses an optimizer whose buffers we do not know
         self.optimizer, self.model, self.least_factor = optimizer, model, least_factor
         self._invariant = invariant_groups(optimizer, model, scale_map)
-        self._statistics = {} if scale_map is None else scale_map.statistics_degrees(invariant_names(scale_map))
+        self._map, self._names = scale_map, group_names(optimizer, model)
         self._rates: list[float | None] = [None] * len(optimizer.param_groups)
         self._hook = optimizer.register_step_pre_hook(self._before_step)
 
@@ -59,24 +63,38 @@ class RescaleOnDecay:
         self._rates = list(state_dict["rates"])
 
     def _before_step(self, *_: Any) -> None:
-        factors = set()
+        factors = [1.0] * len(self._rates)
         for index, (group, invariant) in enumerate(zip(self.optimizer.param_groups, self._invariant, strict=True)):
             rate, before = float(group["lr"]), self._rates[index]
             if before is None or rate > before:
                 self._rates[index] = rate
             elif invariant and rate > 0 and before / rate >= self.least_factor:
-                factor = rescale_factor(_family(self.optimizer), factor=before / rate)
-                scale_weights(self.optimizer, [group], factor)
-                _scale_gradients(group["params"], 1 / factor)
+                fall = float(f"{before / rate:.9g}")  # groups fall alike, rounding aside
+                factors[index] = rescale_factor(_family(self.optimizer), factor=fall)
                 self._rates[index] = rate
-                factors.add(factor)
-        if self.model is not None and self._statistics and len(factors) == 1:
-            scale_statistics(self.model, self._statistics, factors.pop())
+        for factor in set(factors) - {1.0}:
+            self._rescale([index for index, own in enumerate(factors) if own == factor], factor)
+
+    def _rescale(self, chosen: list[int], factor: float) -> None:
+        """Multiply the weights of the `chosen` groups by `factor`, and what depends on them."""
+        if self._map is not None and self.model is not None:
+            names = {name for index in chosen for name in self._names[index]}
+            if names != set(self._map.alone) and not names <= set(self._map.invariant):
+                raise ArgumentError(
+                    "lr",
+                    "divided by one factor in all groups",
+                    f"another factor for {listed(sorted(names))}",
+                    "the weights of this model are invariant only together",
+                )
+            scale_statistics(self.model, self._map.statistics_degrees(names), factor)
+        groups = [self.optimizer.param_groups[index] for index in chosen]
+        scale_weights(self.optimizer, groups, factor)
+        _scale_gradients(groups, 1 / factor)
 
 
-def _scale_gradients(parameters: list[nn.Parameter], factor: float) -> None:
+def _scale_gradients(groups: list[dict[str, Any]], factor: float) -> None:
     """Gradients that were computed at the old scale, as they would be at the new one: g(cw) = g(w)/c."""
-    for parameter in parameters:
+    for parameter in itertools.chain.from_iterable(group["params"] for group in groups):
         if parameter.grad is not None:
             parameter.grad.mul_(factor)
 

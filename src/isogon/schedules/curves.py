@@ -138,6 +138,8 @@ def step_decay(lr: float, weight_decay: float, milestones: Sequence[int], factor
     """
     check_number("factor", factor, low=0, low_open=True, cure="a factor of 10 divides by 10")
     starts = [0, *milestones]
+    if any(later <= earlier for earlier, later in itertools.pairwise(starts)):
+        raise ArgumentError("milestones", "increasing steps above 0", list(milestones), "put them in order")
     return phases([(start, lr / factor**index, weight_decay) for index, start in enumerate(starts)])
 
 

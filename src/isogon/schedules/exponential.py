@@ -14,9 +14,10 @@ weights.
 from __future__ import annotations
 
 import math
+from array import array
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -25,7 +26,7 @@ from isogon.errors import ArgumentError, check_number
 from isogon.schedules.curves import Floats, Phases, Schedule, checked_steps, constant, phases
 from isogon.theory.motion import Motion, law
 
-# TEXP++'s table grows by so many steps at a time.
+# A table of a recursion grows by so many steps at a time.
 _BLOCK = 4096
 
 
@@ -67,7 +68,8 @@ class _WithoutDecay:
 
     def log_lr(self, step: ArrayLike) -> Floats:
         steps = checked_steps(step)
-        return np.asarray(self.log_scale(steps) + self.log_scale(steps + 1) + np.log(self.ordinary.lr(steps)))
+        with np.errstate(divide="ignore"):  # a rate of 0 has the logarithm −∞
+            return np.asarray(self.log_scale(steps) + self.log_scale(steps + 1) + np.log(self.ordinary.lr(steps)))
 
     def lr(self, step: ArrayLike) -> Floats:
         with np.errstate(over="ignore"):
@@ -113,58 +115,63 @@ class Texp(_WithoutDecay):
 
 
 @dataclass(frozen=True)
-class TexpPlus(_WithoutDecay):
-    """TEXP++: exact for any schedule and any first buffer, without corrections (theorem 2.13).
+class _Tabled(_WithoutDecay):
+    """P_{t+1} = P_t/α_{t+1} by a recursion, for any schedule: a table of ln P that grows as far as it is asked for.
 
-    α₀ = 1, α_t = 1 − η_{t−1}λ_{t−1} + (η_{t−1}/η_{t−2}) μ (1 − 1/α_{t−1}) with the ratio 1 at t = 1, P_t = P_{t−1}/α_t.
+    α_{t+1} = 1 − η_t (λ_t + m κ_t), κ_{t+1} = (λ_t + m κ_t)/α_{t+1}, κ₀ = 0, where m κ_t is what the momentum buffer
+    would have carried of earlier weight decay. No rate is divided by, so that a rate may be 0.
     """
 
     ordinary: Schedule
     momentum: float
-    # ln P_0, ln P_1, … as far as it was asked for, and where to go on: 1 − α and η of the last entry.
-    _log_scales: list[float] = field(default_factory=lambda: [0.0], repr=False, compare=False)
-    _last: list[float] = field(default_factory=lambda: [0.0, math.nan], repr=False, compare=False)
+    _log_scales: array[float] = field(default_factory=lambda: array("d", [0.0]), repr=False, compare=False)
+    _last_kappa: array[float] = field(default_factory=lambda: array("d", [0.0]), repr=False, compare=False)
+
+    @property
+    def _carried(self) -> float:
+        """m."""
+        return self.momentum
 
     def log_scale(self, step: ArrayLike) -> Floats:
         steps = checked_steps(step)
         if np.any(steps != np.floor(steps)):
-            raise ArgumentError("step", "whole for TEXP++", step, "it is a recursion over steps")
-        if steps.size:
-            self._grow(int(steps.max()))
-        return np.array(self._log_scales)[steps.astype(np.int64)]
+            raise ArgumentError("step", "whole for this schedule", step, "it is a recursion over steps")
+        self._grow(int(steps.max(initial=0)))
+        return np.asarray(np.frombuffer(self._log_scales)[steps.astype(np.int64)])
 
     def momentum_correction(self, step: ArrayLike) -> Floats:
         return np.zeros(np.shape(step))
 
     def _grow(self, last: int) -> None:
-        table = self._log_scales
+        table, carried, kappa = self._log_scales, self._carried, self._last_kappa[0]
         if len(table) > last:
             return
-        first = len(table)
-        steps = np.arange(first - 1, max(last, first - 1 + _BLOCK))
-        rates = self.ordinary.lr(steps)
-        if np.any(rates <= 0):
-            # Looking ahead is for speed alone: a zero counts only where it was asked for.
-            steps = np.arange(first - 1, last)
-            rates = _positive_rates(self.ordinary, steps)
-        intrinsic = rates * self.ordinary.weight_decay(steps)
-        lost, before = self._last  # 1 − α_{t−1} and η_{t−2}
-        log_scale = table[-1]
-        for step, rate, x in zip(steps.tolist(), rates.tolist(), intrinsic.tolist(), strict=True):
-            ratio = 1.0 if math.isnan(before) else rate / before
-            lost = x + ratio * self.momentum * lost / (1 - lost)
+        steps = np.arange(len(table) - 1, max(last, len(table) - 1 + _BLOCK))
+        rates, decays = self.ordinary.lr(steps), self.ordinary.weight_decay(steps)
+        for step, rate, decay in zip(steps.tolist(), rates.tolist(), decays.tolist(), strict=True):
+            pull = decay + carried * kappa
+            lost = rate * pull  # 1 − α
             if not lost < 1:
-                bound = law("sgd", lr=1.0, weight_decay=0.0, momentum=self.momentum).bound
+                bound = law("sgd", lr=1.0, weight_decay=0.0, momentum=carried).bound
                 raise ArgumentError(
                     "schedule",
                     f"one whose α stays positive (lemma B.7: it does for ηλ up to {bound:.3g})",
                     f"α = {1 - lost:.3g} after step {step}",
                     "lower the weight decay or the learning rate",
                 )
-            log_scale -= math.log1p(-lost)
-            table.append(log_scale)
-            before = rate
-            self._last[:] = [lost, before]
+            table.append(table[-1] - math.log1p(-lost))
+            self._last_kappa[0] = kappa = pull / (1 - lost)
+
+
+_T = TypeVar("_T", bound=_Tabled)
+
+
+class TexpPlus(_Tabled):
+    """TEXP++: exact for any schedule and any first buffer, without corrections (theorem 2.13).
+
+    α₀ = 1, α_t = 1 − η_{t−1}λ_{t−1} + (η_{t−1}/η_{t−2}) μ (1 − 1/α_{t−1}) with the ratio 1 at t = 1, P_t = P_{t−1}/α_t:
+    the table's recursion with m = μ and κ_t = (1/α_t − 1)/η_{t−1}.
+    """
 
 
 def exp_lr(schedule: Schedule, *, momentum: float) -> Texp:
@@ -204,14 +211,8 @@ def texp_minus(schedule: Schedule, *, momentum: float) -> Texp:
 
 
 def texp_plus(schedule: Schedule, *, momentum: float) -> TexpPlus:
-    """TEXP++ of any schedule whose learning rate is never exactly 0 (theorem 2.13).
-
-    A rate of 0 has no exponential form (the next ratio of rates is infinite): start a warm-up above 0 and end a cosine
-    above 0. A zero is refused when its step is reached.
-    """
-    made = TexpPlus(schedule, _momentum(momentum))
-    made.log_scale(1)
-    return made
+    """TEXP++ of any schedule (theorem 2.13), rates of 0 included: a warm-up may start and a cosine end there."""
+    return _started(TexpPlus(schedule, _momentum(momentum)))
 
 
 def ordinary_form(*, lr: float, growth: float, momentum: float) -> Phases:
@@ -249,37 +250,29 @@ def closeness_bound(step: ArrayLike, *, largest_intrinsic_lr: float, momentum: f
     return np.asarray(3 * largest_intrinsic_lr / (1 - momentum) * (momentum / pole**2) ** power)
 
 
-@dataclass(frozen=True)
-class SgdwForm(_WithoutDecay):
+class SgdwForm(_Tabled):
     """SGD with decoupled weight decay: P_{t+1} = P_t/(1 − x_t), exact for any schedule with the momentum of each step.
 
     `momentum_at(t)` is μ(1 − x_{t−1}); the rates are those of `w ← (1 − ηλ)w − ηv`.
     """
 
-    ordinary: Schedule
-    momentum: float
-
-    def log_scale(self, step: ArrayLike) -> Floats:
-        steps = checked_steps(step).astype(np.int64)
-        every = np.arange(int(steps.max(initial=0)))
-        shrink = np.log1p(-self.ordinary.lr(every) * self.ordinary.weight_decay(every))
-        return np.concatenate([[0.0], -np.cumsum(shrink)])[steps]
+    @property
+    def _carried(self) -> float:
+        return 0.0  # decoupled weight decay never enters the buffer
 
     def momentum_at(self, step: ArrayLike) -> Floats:
-        before = np.maximum(checked_steps(step) - 1, 0)
+        steps = checked_steps(step)
+        before = np.maximum(steps - 1, 0)
         x = self.ordinary.lr(before) * self.ordinary.weight_decay(before)
-        return np.asarray(self.momentum * (1 - np.where(checked_steps(step) > 0, x, 0.0)))
-
-    def momentum_correction(self, step: ArrayLike) -> Floats:
-        return np.zeros(np.shape(step))
+        return np.asarray(self.momentum * (1 - np.where(steps > 0, x, 0.0)))
 
 
 @dataclass(frozen=True)
 class AdamwForm(_WithoutDecay):
-    """AdamW at constant rates and ε = 0 as Adam without weight decay, exactly.
+    """AdamW at constant rates as Adam without weight decay, exactly.
 
-    x = ηλ, β₁' = β₁(1−x), β₂' = β₂(1−x)², P_t = (1−x)^(−t), η̃_t = P_{t+1} η/f_t with
-    f_t = [(1−β₁')(1−β₁^{t+1})]/[(1−β₁)(1−β₁'^{t+1})] · √{[(1−β₂)(1−β₂'^{t+1})]/[(1−β₂')(1−β₂^{t+1})]}.
+    x = ηλ, β₁' = β₁(1−x), β₂' = β₂(1−x)², P_t = (1−x)^(−t), η̃_t = P_{t+1} η/(a_t b_t), ε̃_t = ε/(P_t b_t) with
+    a_t = [(1−β₁')(1−β₁^{t+1})]/[(1−β₁)(1−β₁'^{t+1})] and b_t = √{[(1−β₂)(1−β₂'^{t+1})]/[(1−β₂')(1−β₂^{t+1})]}.
     `betas` are (β₁, β₂) of AdamW, `adam_betas` those of the run without weight decay.
     """
 
@@ -303,12 +296,21 @@ class AdamwForm(_WithoutDecay):
         return np.asarray(-checked_steps(step) * math.log1p(-self._x))
 
     def log_lr(self, step: ArrayLike) -> Floats:
+        count = checked_steps(step) + 1
+        beta, adam_beta = self.betas[0], self.adam_betas[0]
+        first = (1 - adam_beta) * (1 - beta**count) / ((1 - beta) * (1 - adam_beta**count))
+        return self.log_scale(count) + math.log(self.ordinary.lrs[0]) - np.log(first) - self._log_second(count)
+
+    def log_eps(self, step: ArrayLike) -> Floats:
+        """ln(ε̃_t/ε)."""
         steps = checked_steps(step)
-        (b1, b2), (c1, c2) = self.betas, self.adam_betas
-        count = steps + 1
-        first = (1 - c1) * (1 - b1**count) / ((1 - b1) * (1 - c1**count))
-        second = (1 - b2) * (1 - c2**count) / ((1 - c2) * (1 - b2**count))
-        return np.asarray(self.log_scale(count) + math.log(self.ordinary.lrs[0]) - np.log(first * np.sqrt(second)))
+        return -self.log_scale(steps) - self._log_second(steps + 1)
+
+    def _log_second(self, count: Floats) -> Floats:
+        """ln b_t, t + 1 = `count`."""
+        beta, adam_beta = self.betas[1], self.adam_betas[1]
+        second = (1 - beta) * (1 - adam_beta**count) / ((1 - adam_beta) * (1 - beta**count))
+        return np.asarray(np.log(second) / 2)
 
     def momentum_correction(self, step: ArrayLike) -> Floats:
         return np.zeros(np.shape(step))
@@ -316,14 +318,20 @@ class AdamwForm(_WithoutDecay):
 
 def sgdw_form(schedule: Schedule, *, momentum: float) -> SgdwForm:
     """The run without weight decay that equals SGD with decoupled weight decay under `schedule`."""
-    return SgdwForm(schedule, _momentum(momentum))
+    return _started(SgdwForm(schedule, _momentum(momentum)))
 
 
 def adamw_form(schedule: Schedule, *, betas: tuple[float, float] = (0.9, 0.999)) -> AdamwForm:
-    """The Adam run without weight decay that equals AdamW under a constant `schedule` (ε = 0)."""
+    """The Adam run without weight decay that equals AdamW under a constant `schedule`."""
     if not isinstance(schedule, Phases) or len(schedule.starts) != 1:
         raise ArgumentError("schedule", "constant for adamw_form", schedule, "no exact form is known for the rest")
     return AdamwForm(_nonzero(schedule), (_momentum(betas[0]), _momentum(betas[1])))
+
+
+def _started(schedule: _T) -> _T:
+    """`schedule` with its first block of steps computed, so that a bad one is refused now rather than while it runs."""
+    schedule.log_scale(1)
+    return schedule
 
 
 def _real_poles(lr: float, weight_decay: float, momentum: float) -> Motion:
@@ -342,14 +350,6 @@ def _nonzero(schedule: Phases) -> Phases:
     if min(schedule.lrs) <= 0:
         raise ArgumentError("lr", "above 0 in every phase", min(schedule.lrs), "a rate of 0 has no exponential form")
     return schedule
-
-
-def _positive_rates(schedule: Schedule, steps: ArrayLike) -> Floats:
-    rates = schedule.lr(steps)
-    if np.any(rates <= 0):
-        step = int(np.asarray(steps)[np.argmax(rates <= 0)])
-        raise ArgumentError("lr", f"above 0 at every step (step {step})", 0.0, "start or end the schedule above 0")
-    return rates
 
 
 def _momentum(value: float) -> float:
