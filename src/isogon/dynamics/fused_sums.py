@@ -78,18 +78,20 @@ def _after(
         tl.atomic_add(out + tensor, tl.sum(b * b, 0).to(tl.float64))
 
 
-#: a copy of the weights, and the sums of the step under way
-Before = tuple[list[torch.Tensor], torch.Tensor]
+#: a copy of the weights, the sums of the step under way, and the addresses of weights and copy
+Before = tuple[list[torch.Tensor], torch.Tensor, torch.Tensor]
 
 
 class FusedSums:
-    """For CUDA. A copy is a list of tensors like the parameters, which must be dense."""
+    """For CUDA. A copy is a list of tensors like the parameters, which must be dense.
+
+    Whatever is done once a tensor and step counts here: sixty tensors are usual, and Python takes longer for them than
+    the GPU.
+    """
 
     def __init__(self, parameters: Tensors) -> None:
         self._parameters = list(parameters)
         self._device = parameters[0].device
-        self._types = [p.dtype for p in parameters]
-        self._strides = [p.stride() for p in parameters]
         self._none: list[torch.Tensor | None] = [None] * len(parameters)
         lengths = torch.tensor([p.numel() for p in parameters])
         chunks = -(-lengths // _CHUNK)
@@ -103,7 +105,10 @@ class FusedSums:
             "TENSORS": len(parameters),
             "CHUNK": _CHUNK,
         }
+        self._weights: list[int] = []
         self._tables: OrderedDict[tuple[int, ...], torch.Tensor] = OrderedDict()
+        # Types and strides of gradients that were found to be laid out like the parameters.
+        self._good_layouts: list[tuple[list[torch.dtype], list[tuple[int, ...]]]] = []
         self.epoch(self.copy())  # compiles now; where it cannot, the caller takes another way
 
     def copy(self, into: list[torch.Tensor] | None = None) -> list[torch.Tensor]:
@@ -120,23 +125,25 @@ class FusedSums:
     def before(self, into: Before | None, gradients: Optional, buffers: Optional) -> Before:
         copy = [torch.empty_like(p) for p in self._parameters] if into is None else into[0]
         gradients, buffers = self._alike(gradients), self._alike(buffers or self._none)
-        sums = self._zeros()
+        sums, addresses = self._zeros(), self._addresses(gradients, buffers, copy)
         with torch.cuda.device(self._device):
-            _before[self._grid](self._addresses(gradients, buffers, copy), self._places, sums, **self._constants)
-        return copy, sums
+            _before[self._grid](addresses, self._places, sums, **self._constants)
+        return copy, sums, addresses
 
     def step(self, before: Before) -> torch.Tensor:
-        copy, sums = before
-        self._add_change(copy, sums, epoch=False)
+        copy, sums, addresses = before
+        # Some optimizers put new tensors in the place of the weights.
+        if [p.data_ptr() for p in self._parameters] != self._weights:
+            addresses = self._addresses(self._none, self._none, copy)
+        self._add_change(addresses, sums, epoch=False)
         return sums
 
     def epoch(self, copy: Tensors) -> torch.Tensor:
         sums = self._zeros()
-        self._add_change(copy, sums, epoch=True)
+        self._add_change(self._addresses(self._none, self._none, copy), sums, epoch=True)
         return sums[[0, 2, 5]]
 
-    def _add_change(self, copy: Tensors, sums: torch.Tensor, *, epoch: bool) -> None:
-        addresses = self._addresses(self._none, self._none, copy)
+    def _add_change(self, addresses: torch.Tensor, sums: torch.Tensor, *, epoch: bool) -> None:
         with torch.cuda.device(self._device):
             _after[self._grid](addresses, self._places, sums, EPOCH=epoch, **self._constants)
 
@@ -145,8 +152,9 @@ class FusedSums:
 
     def _addresses(self, gradients: Optional, buffers: Optional, copy: Tensors) -> torch.Tensor:
         """The addresses on the device; the same few come again and again, as memory is given out in the same order."""
-        rows = (self._parameters, gradients, buffers, copy)
-        now = tuple([0 if t is None else t.data_ptr() for row in rows for t in row])
+        self._weights = [p.data_ptr() for p in self._parameters]
+        rest = [0 if t is None else t.data_ptr() for row in (gradients, buffers, copy) for t in row]
+        now = (*self._weights, *rest)
         table = self._tables.get(now)
         if table is None:
             while len(self._tables) >= _MOST_TABLES:
@@ -159,12 +167,25 @@ class FusedSums:
     def _alike(self, tensors: Optional) -> Optional:
         """The tensors in the types and layouts of the parameters, as they nearly always are."""
         given = [t for t in tensors if t is not None]
-        # With some missing the lists differ in length, and the others are copied.
-        if [t.dtype for t in given] == self._types and [t.stride() for t in given] == self._strides:
+        if not given:
             return tensors
+        if len(given) == len(tensors):
+            found = [t.dtype for t in given], [t.stride() for t in given]
+            if found in self._good_layouts:
+                return tensors
+            if all(map(_same_layout, given, self._parameters)):
+                self._good_layouts.append(found)
+                return tensors
         return [
             None if t is None else torch.empty_like(p).copy_(t) for t, p in zip(tensors, self._parameters, strict=True)
         ]
+
+
+def _same_layout(tensor: torch.Tensor, parameter: torch.Tensor) -> bool:
+    """Whether the same place in memory means the same place in the tensor; the stride of a length of 1 is no matter."""
+    strides = zip(tensor.stride(), parameter.stride(), parameter.shape, strict=True)
+    same_kind = tensor.dtype == parameter.dtype and tensor.device == parameter.device
+    return same_kind and all(mine == theirs or size == 1 for mine, theirs, size in strides)
 
 
 def fits(parameters: Tensors) -> bool:
