@@ -246,3 +246,14 @@ def test_normalise_leaves_floats_that_it_is_given_alone():
 def test_normalise_needs_a_number_for_each_channel():
     with pytest.raises(ArgumentError, match="mean and std"):
         normalise(images(), (0.5,), (0.5,))
+
+
+def test_images_are_tested_in_the_size_of_training():
+    """The centre of larger ones; smaller ones resized first. Others are left alone."""
+    images = torch.arange(2 * 3 * 10 * 12, dtype=torch.int64).remainder(256).to(torch.uint8).view(2, 3, 10, 12)
+    assert torch.equal(ResizedCrop(6).at_test(images), images[:, :, 2:8, 3:9])
+    larger = ResizedCrop(20).at_test(images)
+    whole = torch.nn.functional.interpolate(images.float(), (20, 24), mode="bilinear").round().to(torch.uint8)
+    assert torch.equal(larger, whole[:, :, :, 2:22])
+    for name in ("none", "crop-flip"):
+        assert from_name(name).at_test(images) is images

@@ -115,4 +115,6 @@ def test_only_lanes_of_one_network_and_all_different(make_config):
         lanes([make_config(), make_config(seed=1, options={"width": 8})])
     with pytest.raises(ArgumentError, match="configs must be all different"):
         lanes([make_config(), make_config()])
+    with pytest.raises(ArgumentError, match="at_once must be"):
+        lanes([make_config()], at_once=0)
     assert lanes([]) == []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +73,10 @@ def read(path: str | os.PathLike[str]) -> pd.DataFrame:
 def read_epochs(folder: str | os.PathLike[str]) -> pd.DataFrame:
     """The table of epochs (losses, accuracies …) of a run's folder; empty where there is none."""
     file = Path(folder) / EPOCHS
-    return pd.read_parquet(file) if file.exists() else pd.DataFrame({"epoch": [], "step": []}, dtype="int64")
+    if not file.exists():
+        return pd.DataFrame({"epoch": [], "step": []}, dtype="int64")
+    # All bytes at once: pyarrow opens a path twice, and a run under way replaces the file in between.
+    return pd.read_parquet(BytesIO(file.read_bytes()))
 
 
 def read_run(folder: str | os.PathLike[str]) -> dict[str, Any]:
@@ -139,5 +143,8 @@ def _write(target: Path, rows: pd.DataFrame) -> None:
 def _replace(target: Path, write: Any) -> None:
     """Write beside `target` and put it in place in one move, so that a reader never sees half a file."""
     temporary = target.with_name(f".{target.name}.{os.getpid()}.partial")
-    write(temporary)
-    temporary.replace(target)
+    try:
+        write(temporary)
+        temporary.replace(target)
+    finally:
+        temporary.unlink(missing_ok=True)

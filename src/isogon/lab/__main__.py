@@ -33,6 +33,9 @@ def main(arguments: list[str]) -> int:
     except (IsogonError, OSError, json.JSONDecodeError) as error:
         print(f"{error}", file=sys.stderr)
         return 2
+    except KeyboardInterrupt:
+        print(f"Stopped; the same command goes on from the last checkpoint in {out}.", file=sys.stderr)
+        return 130
     if os.environ.get("RANK", "0") == "0":
         print(f"{run.status}, test accuracy {run.accuracy:.4f}")
     return 0

@@ -17,7 +17,7 @@ from typing import Protocol
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
+from torch.nn.functional import interpolate, pad
 
 from isogon.errors import ArgumentError, check_number, check_whole
 
@@ -36,6 +36,10 @@ class Augmentation(Protocol):
         """The images N×C×H×W changed as their rows of `drawn` say, which are on the same device; the dtype stays."""
         ...
 
+    def at_test(self, images: Tensor) -> Tensor:
+        """The images as they are tested, without chance, in the size of the training images."""
+        ...
+
 
 @dataclass(frozen=True)
 class NoAugmentation:
@@ -45,6 +49,9 @@ class NoAugmentation:
         return torch.empty(count, 0, dtype=torch.int64)
 
     def apply(self, images: Tensor, drawn: Tensor) -> Tensor:
+        return images
+
+    def at_test(self, images: Tensor) -> Tensor:
         return images
 
 
@@ -79,6 +86,9 @@ class PadCropFlip:
         places = rows[:, :, None] * padded.shape[3] + columns[:, None, :]
         places = places.view(count, 1, -1).expand(-1, channels, -1)
         return padded.flatten(2).gather(2, places).view(images.shape)
+
+    def at_test(self, images: Tensor) -> Tensor:
+        return images
 
 
 @dataclass(frozen=True)
@@ -138,6 +148,17 @@ class ResizedCrop:
         values = self._interpolated(values, rows, top, height, dim=2)
         values = self._interpolated(values, columns, left, width, dim=3)
         return values if images.is_floating_point() else values.round().to(images.dtype)
+
+    def at_test(self, images: Tensor) -> Tensor:
+        """The centre of size × size, of images that are smaller on a side resized until they are not."""
+        short = min(images.shape[2:])
+        if short < self.size:
+            scale = self.size / short
+            sides = [max(self.size, round(side * scale)) for side in images.shape[2:]]
+            values = interpolate(images.float(), sides, mode="bilinear", antialias=False)
+            images = values if images.is_floating_point() else values.round().to(images.dtype)
+        top, left = ((side - self.size) // 2 for side in images.shape[2:])
+        return images[:, :, top : top + self.size, left : left + self.size]
 
     def _interpolated(self, values: Tensor, steps: Tensor, start: Tensor, length: Tensor, dim: int) -> Tensor:
         """Linear interpolation along one axis at the centres of `size` equal parts of each image's interval."""

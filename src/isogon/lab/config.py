@@ -7,11 +7,12 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from types import MappingProxyType
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_args
 
 from isogon.errors import ArgumentError, check_choice, check_whole
 from isogon.lab.augment import from_name
-from isogon.lab.plans import check_plan
+from isogon.lab.plans import schedule_of
+from isogon.nets.initialisation import Scheme
 from isogon.recipe import Recipe
 
 Precision = Literal["float32", "bfloat16", "float64"]
@@ -21,6 +22,15 @@ OPTIMIZERS = ("sgd", "nesterov", "adamw")
 EPOCHS = 300
 #: Yun's network: γ and β trained, the classifier frozen, ghost batches of 64
 NET_OPTIONS = {"scale_invariant": "affine", "norm": "ghost", "ghost_batch": 64}
+# Whole numbers from 0 on, each with the cure for one that is not.
+_WHOLE = {
+    "seed": "give a number from 0 upwards",
+    "init_seed": "leave it out to use seed",
+    "subset_seed": "give a number from 0 upwards",
+    "monitor_every": "give 0 for no monitor",
+    "micro_batch": "leave it out to take a batch at once",
+}
+_OPTIONAL = ("init_seed", "micro_batch")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +53,7 @@ class Config:
         last_batch: `drop` a last batch that is not full, or `keep` it.
         micro_batch: gradients are added up over parts of so many samples, each with its own batch statistics, so that a
             full batch (B = N) fits in memory.
-        monitor_every: the monitor measures one step in so many, and the last of each epoch; 0 for no monitor.
+        monitor_every: the monitor measures one step in so many, and the angle of every epoch; 0 for no monitor.
         save_predictions: keep the predicted classes of the test set at the end, for ensembles.
         save_weights: keep the weights at the end.
     """
@@ -73,14 +83,21 @@ class Config:
         check_choice("recipe.optimizer", self.recipe.optimizer, OPTIMIZERS, cure="the lab trains with these")
         check_choice("precision", self.precision, PRECISIONS)
         check_choice("last_batch", self.last_batch, ("drop", "keep"))
-        check_whole("seed", self.seed, low=0, cure="give a number from 0 upwards")
-        check_whole("subset_seed", self.subset_seed, low=0, cure="give a number from 0 upwards")
-        check_whole("monitor_every", self.monitor_every, low=0, cure="give 0 for no monitor")
+        check_choice("initialisation", self.initialisation, ("default", *get_args(Scheme)))
         check_whole("recipe.epochs", self.epochs, cure="give whole epochs")
-        if self.init_seed is not None:
-            check_whole("init_seed", self.init_seed, low=0, cure="leave it out to use seed")
-        if self.micro_batch is not None:
-            check_whole("micro_batch", self.micro_batch, high=self.recipe.batch_size, cure="at most the batch size")
+        for name in ("net", "data", "augmentation", "schedule"):
+            if not isinstance(getattr(self, name), str):
+                raise ArgumentError(name, "a name", getattr(self, name), "write it as a string")
+        for name in ("replacement", "save_predictions", "save_weights"):
+            if not isinstance(getattr(self, name), bool):
+                raise ArgumentError(name, "True or False", getattr(self, name), "choose one")
+        # As int: 1.0 or NumPy's 1 would have another key, or none.
+        for name, cure in _WHOLE.items():
+            if getattr(self, name) is not None or name not in _OPTIONAL:
+                object.__setattr__(self, name, check_whole(name, getattr(self, name), low=0, cure=cure))
+        if self.micro_batch is not None and not 1 <= self.micro_batch <= self.recipe.batch_size:
+            rule = f"from 1 to the batch size {self.recipe.batch_size}"
+            raise ArgumentError("micro_batch", rule, self.micro_batch, "leave it out to take a batch at once")
         if self.steps_per_epoch < 1:
             raise ArgumentError(
                 "recipe.batch_size",
@@ -88,10 +105,10 @@ class Config:
                 self.recipe.batch_size,
                 "write last_batch='keep', or a smaller batch",
             )
-        check_plan(self.schedule)
+        # Made and thrown away, so that a bad one is refused here and not in a worker an hour later.
+        schedule_of(self.schedule, self.recipe, epochs=self.epochs, steps_per_epoch=self.steps_per_epoch)
         from_name(self.augmentation)
-        # A mapping that nobody can change behind the frozen object's back.
-        object.__setattr__(self, "net_options", MappingProxyType(dict(self.net_options)))
+        object.__setattr__(self, "net_options", MappingProxyType(_plain(self.net_options)))
 
     def __reduce__(self) -> Any:
         """Through its dictionary: a mapping proxy cannot be pickled."""
@@ -134,9 +151,25 @@ class Config:
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Self:
+        if not isinstance(content, Mapping):
+            raise ArgumentError("config", "a mapping of the fields of lab.Config", content, "see Config.to_dict")
         unknown = sorted(set(content) - {one.name for one in fields(cls)})
         if unknown:
             raise ArgumentError("config", "made of the fields of lab.Config", unknown[0], "remove it")
-        if "recipe" not in content:
+        if not isinstance(content.get("recipe"), Mapping):
             raise ArgumentError("config", "a mapping with a recipe", sorted(content), "add the recipe")
-        return cls(**{**content, "recipe": Recipe(**content["recipe"])})
+        try:
+            recipe = Recipe(**content["recipe"])
+        except TypeError as error:
+            raise ArgumentError("config's recipe", "the fields of a Recipe", content["recipe"], f"{error}") from None
+        return cls(**{**content, "recipe": recipe})
+
+
+def _plain(options: Any) -> dict[str, Any]:
+    """A copy that nobody can change behind the frozen object's back, the same as when it comes back from a file."""
+    try:
+        plain = json.loads(json.dumps(dict(options)))
+    except (TypeError, ValueError):
+        cure = "give numbers, strings, lists and mappings"
+        raise ArgumentError("net_options", "a mapping that fits in a JSON file", options, cure) from None
+    return plain  # type: ignore[no-any-return]

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Sequence
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,14 +17,16 @@ import torch
 from isogon.errors import ArgumentError, check_choice, check_whole
 from isogon.lab.checkpoints import write_whole
 from isogon.lab.config import Config
-from isogon.lab.lane_group import AT_ONCE
+from isogon.lab.lane_group import AT_ONCE, lanes
 from isogon.lab.progress import bar_of_runs
 from isogon.lab.runs import RESULT, Run
-from isogon.lab.workers import Unit, work_through
+from isogon.lab.training import train
+from isogon.lab.workers import Say, work_through
 
 Engine = Literal["local", "lanes"]
 ENGINES: tuple[Engine, ...] = ("local", "lanes")
 ERROR = "error.txt"
+News = Callable[[str, Config, Any], None]
 
 
 def run_all(
@@ -31,6 +37,7 @@ def run_all(
     workers: int | None = None,
     device: str | None = None,
     progress: bool = True,
+    news: News | None = None,
 ) -> list[Run]:
     """Train every config in a folder of its own below `out`; their runs, in order.
 
@@ -42,13 +49,16 @@ def run_all(
         workers: processes, one thread each; the cores this process may use, or 1 on a GPU, unless given.
         device: `cuda` where there is one, else `cpu`.
         progress: bars on a terminal, a line a run elsewhere.
+        news: called with "epoch", a config and its row, with "ended" and its status, or with "failed" and its error.
 
     A script that calls this must do so under `if __name__ == "__main__":`, since each worker imports it.
     """
     check_choice("engine", engine, ENGINES)
     configs = list(configs)
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    workers = check_whole("workers", workers or _default_workers(device), cure="count the processes")
+    workers = check_whole(
+        "workers", _default_workers(device) if workers is None else workers, cure="count the processes"
+    )
     by_key = {config.key: config for config in configs}
     if len(by_key) < len(configs):
         given = f"{len(configs)} of which {len(by_key)} differ"
@@ -58,6 +68,7 @@ def run_all(
     missing = [config for key, config in by_key.items() if not (places[key] / RESULT).exists()]
     errors: dict[str, str] = {}
     units = [[config] for config in missing] if engine == "local" else _lane_units(missing, workers, device)
+    jobs = [TrainingJob(tuple(unit), str(folder), device) for unit in units]
     with bar_of_runs(missing, done=len(configs) - len(missing), shown=progress) as show:
 
         def heard(kind: str, key: str, content: Any) -> None:
@@ -65,21 +76,59 @@ def run_all(
                 errors[key] = content
                 places[key].mkdir(parents=True, exist_ok=True)
                 write_whole(places[key] / ERROR, lambda file: file.write_text(content, encoding="utf-8"))
+            elif kind == "ended":
+                (places[key] / ERROR).unlink(missing_ok=True)
             show(kind, by_key[key], content)
+            if news is not None:
+                news(kind, by_key[key], content)
 
-        if units:
-            work_through(units, str(folder), workers=min(workers, len(units)), device=device, heard=heard)
+        if jobs:
+            work_through(jobs, workers=min(workers, len(jobs)), heard=heard)
     return [
         _failed(config, places[key], errors[key]) if key in errors else Run.read(places[key])
         for key, config in by_key.items()
     ]
 
 
-def _lane_units(configs: Sequence[Config], workers: int, device: str) -> list[Unit]:
+@dataclass(frozen=True)
+class TrainingJob:
+    """Configs that one worker trains, together where there are several, each below `out`."""
+
+    configs: tuple[Config, ...]
+    out: str
+    device: str
+
+    @property
+    def keys(self) -> list[str]:
+        return [config.key for config in self.configs]
+
+    def work(self, say: Say) -> None:
+        """Train them; says "epoch" and the row, then "ended" and the status or "failed" and the error."""
+
+        def report(config: Config, row: Mapping[str, Any]) -> None:
+            say("epoch", config.key, dict(row))
+
+        if len(self.configs) > 1:
+            try:
+                for run in lanes(self.configs, self.out, device=self.device, report=report):
+                    say("ended", run.config.key, run.status)
+                return
+            except Exception:  # one of them; alone, each goes on from its checkpoint and only that one fails
+                pass
+        for config in self.configs:
+            place = os.path.join(self.out, config.name)
+            try:
+                run = train(config, place, device=self.device, progress=False, report=partial(report, config))
+                say("ended", config.key, run.status)
+            except Exception:  # whatever a config leads to is that run's failure
+                say("failed", config.key, traceback.format_exc())
+
+
+def _lane_units(configs: Sequence[Config], workers: int, device: str) -> list[list[Config]]:
     """Configs of one network together; on a CPU in parts small enough that every worker has one."""
-    alike: dict[tuple[Any, ...], Unit] = {}
+    alike: dict[tuple[Any, ...], list[Config]] = {}
     for config in configs:
-        network = config.net, tuple(sorted(config.net_options.items())), config.data, config.precision
+        network = config.net, json.dumps(dict(config.net_options), sort_keys=True), config.data, config.precision
         alike.setdefault(network, []).append(config)
     units = []
     for group in alike.values():

@@ -59,23 +59,30 @@ def lanes(
         return []
     check_alike(configs)
     device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    at_once = check_whole("at_once", at_once or AT_ONCE[device.type], cure="count the lanes that train at once")
+    at_once = AT_ONCE[device.type] if at_once is None else check_whole("at_once", at_once, cure="count the lanes")
     places = {config.key: run_folder(_place(out, config), config) for config in configs}
     runs = {key: Run.read(place) for key, place in places.items() if place is not None and (place / RESULT).exists()}
     waiting = deque(config for config in configs if config.key not in runs)
 
+    opened: list[Trial] = []
+
     def trials() -> Iterator[Trial]:
         while waiting:
             config = waiting.popleft()
-            yield Trial(config, places[config.key], device=device)
+            opened.append(Trial(config, places[config.key], device=device))
+            yield opened[-1]
 
-    if device.type == "cuda":
-        ended = _on_streams(trials(), at_once, report)
-    elif len(waiting) > 1 and can_stack(Trial(waiting[0])):
-        ended = _stacked(trials(), at_once, report)
-    else:
+    sample = Trial(waiting[0]) if waiting else None
+    # Lanes that draw from torch's one generator would not draw what each would alone.
+    if sample is None or sample.draws or (device.type == "cpu" and (len(waiting) == 1 or not can_stack(sample))):
         ended = _in_turn(waiting, places, device, report)
-    runs |= {run.config.key: run for run in ended}
+    else:
+        ended = (_stacked if device.type == "cpu" else _on_streams)(trials(), at_once, report)
+    try:
+        runs |= {run.config.key: run for run in ended}
+    finally:
+        for trial in opened:
+            trial.close()
     return [runs[config.key] for config in configs]
 
 

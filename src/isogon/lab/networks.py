@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 from collections.abc import Callable
+from copy import deepcopy
 from functools import lru_cache
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch import nn
 
 from isogon import nets
 from isogon.errors import ArgumentError, IsogonError
+from isogon.lab.augment import from_name
 from isogon.lab.config import Config
 from isogon.lab.data import Dataset
 from isogon.lab.order import generator
@@ -32,9 +34,8 @@ def build(config: Config, data: Dataset) -> nn.Module:
         try:
             model = make(data.num_classes, data.in_channels, **config.net_options)
         except TypeError as error:
-            raise ArgumentError(
-                "net_options", f"arguments of {config.net}", dict(config.net_options), f"{error}"
-            ) from None
+            options = dict(config.net_options)
+            raise ArgumentError("net_options", f"arguments of {config.net}", options, f"{error}") from None
     if config.initialisation != "default":
         nets.initialise(model, config.initialisation, seed)  # type: ignore[arg-type]
     return model.train()
@@ -42,16 +43,25 @@ def build(config: Config, data: Dataset) -> nn.Module:
 
 def scale_map_of(config: Config, data: Dataset) -> ScaleMap | None:
     """Which weights of the network are scale-invariant; None where that cannot be told. Kept for the next trial."""
-    return _scale_map(config.net, json.dumps(dict(config.net_options), sort_keys=True), data.num_classes, _shape(data))
+    return _scale_map(
+        config.net, json.dumps(dict(config.net_options), sort_keys=True), data.num_classes, shape_of(config, data)
+    )
 
 
-def draws_random_numbers(model: nn.Module) -> bool:
-    """Whether the network has layers that draw in training mode."""
-    return any(isinstance(module, nn.modules.dropout._DropoutNd) and module.p > 0 for module in model.modules())
+@torch.no_grad()
+def draws_random_numbers(model: nn.Module, shape: tuple[int, ...]) -> bool:
+    """Whether the network, on the CPU, draws in training mode: seen on a copy, since dropout may hide in a function."""
+    with torch.random.fork_rng(devices=[]):
+        before = torch.get_rng_state()
+        deepcopy(model)(torch.zeros(_TRACED, *shape))
+        return not torch.equal(before, torch.get_rng_state())
 
 
-def _shape(data: Dataset) -> tuple[int, ...]:
-    return tuple(data.train_x.shape[1:])
+def shape_of(config: Config, data: Dataset) -> tuple[int, ...]:
+    """Of an image as the network sees it, augmented."""
+    augmentation = from_name(config.augmentation)
+    image = augmentation.apply(data.train_x[:1].cpu(), augmentation.draw(1, generator(0, "shape")))
+    return tuple(image.shape[1:])
 
 
 @lru_cache(maxsize=32)
@@ -71,11 +81,15 @@ def _function(net: str) -> Callable[..., nn.Module]:
         module, name = "isogon.nets", net
     try:
         found: Any = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError):
-        known = ", ".join(
-            one for one in nets.__all__ if one.islower() and one not in ("convert", "initialise", "make_norm")
-        )
-        raise ArgumentError(
-            "net", f"a function of isogon.nets ({known}) or package.module:function", net, "write resnet18, say"
-        ) from None
+    except (ImportError, AttributeError, ValueError) as error:
+        raise _unknown(net, f"{error}" if colon else "write resnet18, say") from None
+    if not callable(found):
+        raise _unknown(net, "it is no function")
     return found  # type: ignore[no-any-return]
+
+
+def _unknown(net: str, cure: str) -> ArgumentError:
+    known = ", ".join(
+        one for one in nets.__all__ if one.islower() and one not in ("convert", "initialise", "make_norm")
+    )
+    return ArgumentError("net", f"a function of isogon.nets ({known}) or package.module:function", net, cure)

@@ -34,13 +34,12 @@ def epoch_of(config: Config, epoch: int, *, device: torch.device | str = "cpu") 
     """The order of `epoch`, from 0, on `device`."""
     samples, batch = config.recipe.samples, config.recipe.batch_size
     used = min(config.steps_per_epoch * batch, samples)
-    draw = generator(config.seed, "order", epoch)
     if config.replacement:
-        order = torch.randint(samples, (used,), generator=draw)
-    elif batch >= samples:
-        order = torch.arange(samples)  # full batch: an order would only rearrange ghost batches
+        order = torch.randint(samples, (used,), generator=generator(config.seed, "order", epoch))
     else:
-        order = torch.randperm(samples, generator=draw)[:used]
+        # A full batch keeps one order: another each epoch would make other ghost batches, and so another loss.
+        number = 0 if batch >= samples else epoch
+        order = torch.randperm(samples, generator=generator(config.seed, "order", number))[:used]
     augmentation = from_name(config.augmentation)
     drawn = augmentation.draw(used, generator(config.seed, "augmentation", epoch))
     return Epoch(order.to(device), drawn.to(device), batch)

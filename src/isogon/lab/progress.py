@@ -61,17 +61,17 @@ def bar_of_runs(waiting: Sequence[Config], *, done: int, shown: bool) -> Iterato
         yield lambda kind, config, content: None
         return
     epochs = dict.fromkeys(waiting, 0)
+    last: dict[Config, str] = {}
     ended: set[Config] = set()
 
     def in_lines(kind: str, config: Config, content: Any) -> None:
         if kind == "epoch":
-            epochs[config] = content["epoch"] + 1
-        if config in ended or (kind == "epoch" and epochs[config] < config.epochs):
+            epochs[config], last[config] = content["epoch"] + 1, in_words(content)
             return
         ended.add(config)
-        words = in_words(content) if kind == "epoch" else _last_line(content)
+        words = last.get(config, content) if content == "finished" else _last_line(content)
         count = f"{done + len(ended)} of {done + len(waiting)} runs"
-        console.print(f"{count}, {config.name}: {words}", highlight=False, soft_wrap=True)
+        console.print(f"{count}, {config.name}: {words}", highlight=False, soft_wrap=True, markup=False)
 
     if not console.is_terminal:
         yield in_lines

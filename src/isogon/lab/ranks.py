@@ -56,9 +56,13 @@ class Ranks:
         return sums
 
     def check(self, config: Config) -> None:
-        """Refuse a batch that cannot be shared evenly: the mean of the ranks' gradients would not be the batch's."""
+        """Refuse micro batches, and a batch that cannot be shared evenly: the mean of the ranks' gradients would not be
+        the batch's."""
         if self.size == 1:
             return
+        if config.micro_batch is not None:
+            cure = "each process takes a part already"
+            raise ArgumentError("micro_batch", "left out under torchrun", config.micro_batch, cure)
         parts = [config.recipe.batch_size]
         rest = config.recipe.samples % config.recipe.batch_size
         if config.last_batch == "keep" and rest:

@@ -57,6 +57,13 @@ class Run:
         return len(self.epochs) * per_epoch
 
     @property
+    def seconds(self) -> float:
+        """Time spent on training, tests and checkpoints aside."""
+        if not len(self.epochs):
+            return 0.0
+        return float((self.images / len(self.epochs) / self.epochs["images_per_second"]).sum())
+
+    @property
     def records(self) -> pd.DataFrame:
         """The monitor's table; read from the folder where there is one."""
         if self.records_in_memory is not None:

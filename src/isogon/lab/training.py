@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,7 @@ def train(
     # Networks with dropout seed torch's generator each epoch; the caller's is put back.
     with torch.random.fork_rng(devices=forked):
         trial = Trial(config, folder, device=device, ranks=ranks, checkpoint_every=checkpoint_every)
-        with bar_of_epochs(config, trial.epoch, shown=progress and ranks.leads) as bar:
+        with closing(trial), bar_of_epochs(config, trial.epoch, shown=progress and ranks.leads) as bar:
             while not trial.ended:
                 trial.begin_epoch()
                 for x, y in trial.batches():
@@ -70,7 +71,7 @@ def train(
                 bar(trial.history[-1])
                 if report is not None:
                     report(trial.history[-1])
-        return trial.finish()
+            return trial.finish()
 
 
 def run_folder(out: str | os.PathLike[str] | None, config: Config) -> Path | None:

@@ -24,7 +24,7 @@ from isogon.lab.config import Config
 from isogon.lab.data import Dataset, load
 from isogon.lab.divergence import is_stuck
 from isogon.lab.evaluation import evaluate, predict_classes
-from isogon.lab.networks import build, draws_random_numbers, scale_map_of
+from isogon.lab.networks import build, draws_random_numbers, scale_map_of, shape_of
 from isogon.lab.order import epoch_of, generator
 from isogon.lab.plans import schedule_of
 from isogon.lab.ranks import Ranks
@@ -63,27 +63,33 @@ class Trial:
         self.ranks = ranks or Ranks()
         self.ranks.check(config)
         self._checkpoint_every = checkpoint_every
-        self._lock = checkpoints.FolderLock(folder) if folder is not None and self.ranks.leads else None
         self.data = _on_device(_load(config), self.device)
         self._augmentation = from_name(config.augmentation)
         self.dtype = _TYPES[config.precision]
         self._layout = torch.channels_last if config.precision == "bfloat16" else torch.contiguous_format
-        self.model = build(config, self.data).to(self.device, self.dtype)
+        self.model = build(config, self.data)
+        #: whether the network has chance in it, dropout say
+        self.draws = draws_random_numbers(self.model, shape_of(config, self.data))
+        self.model.to(self.device, self.dtype)
         if config.precision == "bfloat16":
             self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self.draws = draws_random_numbers(self.model)
         self.network = self.ranks.wrapped(self.model)
         schedule = schedule_of(
             config.schedule, config.recipe, epochs=config.epochs, steps_per_epoch=config.steps_per_epoch
         )
         exponential = isinstance(schedule, Exponential)
         scale_map = scale_map_of(config, self.data) if config.monitor_every or exponential else None
-        if exponential and scale_map is not None:
+        if exponential:
+            if scale_map is None:
+                rule = "ordinary for a network of which isogon.check cannot tell the invariant weights"
+                raise ArgumentError("schedule", rule, config.schedule, "write step, say")
             self.optimizer = _optimizer(config, split_groups(self.model, scale_map))
             self.driver = drive(self.optimizer, schedule, model=self.model, scale_map=scale_map)
         else:
             self.optimizer = _optimizer(config, [p for p in self.model.parameters() if p.requires_grad])
             self.driver = drive(self.optimizer, schedule)
+        # Held from here on; what fails before leaves the folder free for the next try.
+        self._lock = checkpoints.FolderLock(folder) if folder is not None and self.ranks.leads else None
         self._writer = RunFolder(folder, name=config.name) if folder and self.ranks.leads else None
         self.monitor: Monitor | None = None
         if config.monitor_every:
@@ -105,7 +111,11 @@ class Trial:
         self.diverged = False
         self._sums = torch.zeros(3, dtype=torch.float64, device=self.device)
         self._started = 0.0
-        self._resume()
+        try:
+            self._resume()
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def ended(self) -> bool:
@@ -114,10 +124,13 @@ class Trial:
     def begin_epoch(self) -> None:
         #: the samples of the epoch, in order
         self.plan = epoch_of(self.config, self.epoch, device=self.device)
+        if self.monitor is not None:
+            self.monitor.advance(0)  # an epoch begins here, and ends with this loop's
         self._sums.zero_()
         self._started = time.perf_counter()
         if self.draws:
-            torch.manual_seed(generator(self.config.seed, "network", self.epoch).initial_seed())
+            purpose = f"network, rank {self.ranks.rank}"
+            torch.manual_seed(generator(self.config.seed, purpose, self.epoch).initial_seed())
 
     def batches(self) -> Iterator[tuple[Tensor, Tensor]]:
         """Images and labels of each step of the epoch that has begun; under several ranks, this one's part."""
@@ -134,6 +147,9 @@ class Trial:
         values = normalise(images, self.data.mean, self.data.std, self.dtype)
         return values.contiguous(memory_format=self._layout) if values.dim() == 4 else values
 
+    def prepare_test(self, images: Tensor) -> Tensor:
+        return self.prepare(self._augmentation.at_test(images))
+
     def autocast(self) -> AbstractContextManager[Any]:
         if self.config.precision == "bfloat16":
             return torch.autocast(self.device.type, torch.bfloat16)
@@ -143,8 +159,6 @@ class Trial:
         """Put the gradients of the batch's mean loss in place."""
         self.optimizer.zero_grad(set_to_none=True)
         part = self.config.micro_batch or len(y)
-        if self.ranks.size > 1 and part < len(y):
-            raise ArgumentError("micro_batch", "left out under torchrun", part, "each process takes a part already")
         for inputs, labels in zip(torch.split(x, part), torch.split(y, part), strict=True):
             with self.autocast():
                 outputs = self.network(inputs)
@@ -171,7 +185,7 @@ class Trial:
         self.ranks.mix_buffers(self.model)
         with self.autocast():
             test_loss, test_accuracy = evaluate(
-                self.model, self.data.test_x, self.data.test_y, self.prepare, self.ranks
+                self.model, self.data.test_x, self.data.test_y, self.prepare_test, self.ranks
             )
         row = {
             "train_loss": loss / count,
@@ -209,22 +223,27 @@ class Trial:
                 checkpoints.save_checkpoint(self.folder / WEIGHTS, self.model.state_dict())
             if self.config.save_predictions:
                 with self.autocast():
-                    classes = predict_classes(self.model, self.data.test_x, self.prepare)
+                    classes = predict_classes(self.model, self.data.test_x, self.prepare_test)
                 checkpoints.write_whole(
                     self.folder / PREDICTIONS, lambda file: _save_array(file, classes.numpy().astype(np.int16))
                 )
             # Last: where it is, the run is complete.
             checkpoints.write_json(self.folder / RESULT, run.summary(self.device))
             (self.folder / CHECKPOINT).unlink(missing_ok=True)
+        self.close()
+        return run
+
+    def close(self) -> None:
+        """Let go of the folder, at the end or before it."""
         if self._lock is not None:
             self._lock.release()
-        return run
 
     def _save(self) -> None:
         if self.folder is None or not self.ranks.leads:
             return
         state = {
             "key": self.config.key,
+            "data": self.data.fingerprint,
             "epoch": self.epoch,
             "diverged": self.diverged,
             "history": self.history,
@@ -239,12 +258,16 @@ class Trial:
         if self.folder is None:
             return
         if self.ranks.leads:
+            checkpoints.remove_partial(self.folder)
             checkpoints.write_json(self.folder / CONFIG, self.config.to_dict())
         if not (self.folder / CHECKPOINT).exists():
             return
         state = checkpoints.load_checkpoint(self.folder / CHECKPOINT, self.device)
-        if state["key"] != self.config.key:
+        if state.get("key") != self.config.key:
             raise ArgumentError("out", "empty or the folder of the same config", str(self.folder), "choose another")
+        if state["data"] != self.data.fingerprint:
+            rule = "that with which the run began"
+            raise ArgumentError("data", rule, self.config.data, "put the files back, or choose another folder")
         self.epoch, self.diverged, self.history = state["epoch"], state["diverged"], state["history"]
         self.model.load_state_dict(state["model"])
         self.optimizer.load_state_dict(state["optimizer"])

@@ -1,4 +1,4 @@
-"""A pool of processes that train: one thread each, and the death of one costs no run but what it had under way."""
+"""A pool of processes: one thread each, and the death of one costs no job but what it had under way."""
 
 from __future__ import annotations
 
@@ -6,40 +6,44 @@ import multiprocessing
 import os
 import signal
 import threading
-import traceback
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 
-from isogon.lab.config import Config
-from isogon.lab.lane_group import lanes
-from isogon.lab.training import train
+#: takes news of a run: what kind, the run's key, and whatever belongs to it
+Say = Callable[[str, str, Any], None]
 
-#: configs that one worker trains together
-Unit = list[Config]
-#: what a worker says, with a config's key: "epoch" and the row; "ended" and the status; "failed" and the error
-Heard = Callable[[str, str, Any], None]
-
-# A run whose worker dies is tried again, since the machine may have been short of memory; not for ever.
+# A job whose worker dies is tried again, since the machine may have been short of memory; not for ever.
 _TRIES = 2
 
 
-def work_through(units: Sequence[Unit], out: str, *, workers: int, device: str | None, heard: Heard) -> None:
-    """Train every unit below `out`, `workers` at a time; a unit that fails or whose worker dies ends no other."""
+class Job(Protocol):
+    """Work for one worker, about the runs with these keys; it is pickled on its way there."""
+
+    @property
+    def keys(self) -> Sequence[str]: ...
+
+    def work(self, say: Say) -> None:
+        """Do it, and say what there is to say; an exception here counts as the worker's death."""
+
+
+def work_through(jobs: Sequence[Job], *, workers: int, heard: Say) -> None:
+    """Do all jobs, `workers` at a time; one whose worker dies twice is heard of as "failed" and ends no other."""
     context = multiprocessing.get_context("spawn")
-    waiting = deque((unit, 1) for unit in units)
+    waiting = deque((job, 1) for job in jobs)
     busy: dict[Connection, _Worker] = {}
     idle: list[_Worker] = []
     try:
         while waiting or busy:
             while waiting and len(busy) < workers:
-                worker = idle.pop() if idle else _Worker(context, out, device)
-                worker.give(*waiting.popleft())
+                worker = idle.pop() if idle else _Worker(context)
                 busy[worker.connection] = worker
+                worker.give(*waiting.popleft())
             for connection in wait(list(busy)):
                 worker = busy[connection]  # type: ignore[index]
                 try:
@@ -60,17 +64,19 @@ def work_through(units: Sequence[Unit], out: str, *, workers: int, device: str |
 class _Worker:
     """A process and the line to it."""
 
-    def __init__(self, context: Any, out: str, device: str | None) -> None:
+    job: Job
+
+    def __init__(self, context: Any) -> None:
         self.connection, theirs = context.Pipe()
-        self.process: BaseProcess = context.Process(target=_work, args=(theirs, out, device), daemon=True)
+        self.process: BaseProcess = context.Process(target=_work, args=(theirs,), daemon=True)
         self.process.start()
         theirs.close()
-        self.unit: Unit = []
         self.tries = 0
 
-    def give(self, unit: Unit, tries: int) -> None:
-        self.unit, self.tries = unit, tries
-        self.connection.send(unit)
+    def give(self, job: Job, tries: int) -> None:
+        self.job, self.tries = job, tries
+        with suppress(OSError):  # it died while it was idle, which will be noticed when it is listened to
+            self.connection.send(job)
 
     def end(self) -> None:
         self.process.terminate()
@@ -78,24 +84,29 @@ class _Worker:
         self.connection.close()
 
 
-def _after_a_death(worker: _Worker, waiting: deque[tuple[Unit, int]], heard: Heard) -> None:
+def _after_a_death(worker: _Worker, waiting: deque[tuple[Job, int]], heard: Say) -> None:
     worker.process.join()
+    worker.connection.close()
     if worker.tries < _TRIES:
-        waiting.append((worker.unit, worker.tries + 1))
+        waiting.append((worker.job, worker.tries + 1))
         return
-    for config in worker.unit:
-        heard("failed", config.key, f"its worker ended {_TRIES} times, last with exit code {worker.process.exitcode}")
+    for key in worker.job.keys:
+        heard("failed", key, f"its worker ended {_TRIES} times, last with exit code {worker.process.exitcode}")
 
 
-def _work(connection: Connection, out: str, device: str | None) -> None:
-    """The life of a worker: units in, news out."""
+def _work(connection: Connection) -> None:
+    """The life of a worker: jobs in, news out."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the driver, which ends its workers
     threading.Thread(target=_die_with_the_driver, daemon=True).start()
     torch.set_num_threads(1)
+
+    def say(kind: str, key: str, content: Any) -> None:
+        connection.send((kind, key, content))
+
     try:
         while True:
-            _train_unit(connection.recv(), out, device, connection)
-            connection.send(("done", "", None))
+            connection.recv().work(say)
+            say("done", "", None)
     except (EOFError, BrokenPipeError):
         pass
 
@@ -106,28 +117,3 @@ def _die_with_the_driver() -> None:
     if parent is not None:
         parent.join()
         os._exit(1)
-
-
-def _train_unit(unit: Unit, out: str, device: str | None, connection: Connection) -> None:
-    def report(config: Config, row: Mapping[str, Any]) -> None:
-        connection.send(("epoch", config.key, dict(row)))
-
-    if len(unit) > 1:
-        try:
-            for run in lanes(unit, out, device=device, report=report):
-                connection.send(("ended", run.config.key, run.status))
-            return
-        except Exception:  # one of them; alone, each goes on from its checkpoint and only that one fails
-            pass
-    for config in unit:
-        try:
-            run = train(
-                config,
-                os.path.join(out, config.name),
-                device=device,
-                progress=False,
-                report=lambda row, config=config: report(config, row),  # type: ignore[misc]
-            )
-            connection.send(("ended", config.key, run.status))
-        except Exception:  # whatever a config leads to is that run's failure
-            connection.send(("failed", config.key, traceback.format_exc()))

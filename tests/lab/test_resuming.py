@@ -1,0 +1,268 @@
+"""A run that is killed, stopped, or out of disk at any moment ends as if nothing had happened."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pandas as pd
+import pytest
+import torch
+
+from isogon.errors import ArgumentError, IsogonError
+from isogon.lab import Run, checkpoints, train
+from isogon.lab.checkpoints import FolderLock
+
+# Trains once undisturbed; then in another folder, in children that die as the list of deaths says, until one ends.
+# Children are forked, so that torch is imported once, and from a process of its own, which has never used a GPU.
+KILLER = """
+import json, os, pathlib, resource, signal, sys, time
+from isogon.errors import IsogonError
+from isogon.lab import Config, train
+
+settings = json.loads(sys.argv[1])
+config = Config.from_dict(settings["config"])
+
+def trained(folder, **options):
+    return train(config, folder, device="cpu", checkpoint_every=settings["checkpoint_every"], progress=False, **options)
+
+def die_at_write(name, after):
+    replace = pathlib.Path.replace
+    def deadly(self, target):
+        due = target.name.startswith(name)
+        if due and not after:
+            os.kill(os.getpid(), signal.SIGKILL)
+        result = replace(self, target)
+        if due:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return result
+    pathlib.Path.replace = deadly
+
+def fill_the_disk(row):
+    if len(reported := globals().setdefault("reported", [])) == 1:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (death[1], death[1]))
+    reported.append(row)
+
+def child():
+    options = {}
+    if death[0] == "write":
+        die_at_write(*death[1:])
+    if death[0] == "full":
+        options["report"] = fill_the_disk
+    try:
+        trained(settings["parts"], **options)
+    except (IsogonError, OSError) as error:
+        os.write(speak, str(error).encode())
+        os._exit(3)
+    os._exit(0)
+
+trained(settings["whole"])
+for death in [*settings["deaths"], ["none"]]:
+    listen, speak = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        child()
+    if death[0] == "time":
+        time.sleep(death[1])
+        os.kill(pid, signal.SIGKILL)
+    status = os.waitpid(pid, 0)[1]
+    os.close(speak)
+    said = os.read(listen, 10_000).decode()
+    print(json.dumps({"death": death, "status": os.waitstatus_to_exitcode(status), "said": said}))
+"""
+
+
+@pytest.fixture
+def deaths(make_config, tmp_path):
+    """Trains through a list of deaths; what was printed, and the two folders."""
+
+    def suffer(listed, *, checkpoint_every=1, **changes):
+        config = make_config(augmentation="crop-flip", save_predictions=True, **changes)
+        settings = {"config": config.to_dict(), "deaths": listed, "checkpoint_every": checkpoint_every}
+        settings |= {"whole": str(tmp_path / "whole"), "parts": str(tmp_path / "parts")}
+        environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
+        ended = subprocess.run(
+            [sys.executable, "-c", KILLER, json.dumps(settings)], env=environment, capture_output=True, text=True
+        )
+        assert ended.returncode == 0, ended.stderr
+        lines = [json.loads(line) for line in ended.stdout.splitlines()]
+        return lines, Run.read(tmp_path / "whole"), Run.read(tmp_path / "parts")
+
+    return suffer
+
+
+def assert_same(whole, parts):
+    """To the bit, but for the clock."""
+    first, second = (torch.load(run.folder / "weights.pt", weights_only=True) for run in (whole, parts))
+    assert list(first) == list(second)
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    pd.testing.assert_frame_equal(parts.records, whole.records, check_exact=True)
+    clock = ["images_per_second"]
+    pd.testing.assert_frame_equal(parts.epochs.drop(columns=clock), whole.epochs.drop(columns=clock), check_exact=True)
+    assert parts.predictions.tolist() == whole.predictions.tolist()
+    assert sorted(file.name for file in parts.folder.iterdir()) == sorted(file.name for file in whole.folder.iterdir())
+
+
+# Just before and just after a file is put in place: those of every epoch, and those of the end.
+WRITES = [
+    ["write", name, after]
+    for name in ("config", "run", "records.part", "epochs", "checkpoint")
+    for after in (False, True)
+]
+LAST_WRITES = [
+    *(["write", name, after] for name in ("records.parquet", "weights", "predictions") for after in (False, True)),
+    ["write", "result", False],  # after it, the run has ended
+]
+# Writes beyond so many bytes fail in earnest, as on a full disk: of the checkpoint, then of any table before it.
+FULL = [["full", 20_000], ["full", 500]]
+# Seconds after a child's start.
+TIMES = [["time", seconds] for seconds in (0.02, 0.19, 0.11, 0.15, 0.07)]
+
+
+def kills(lines, kind):
+    return [line["status"] for line in lines if line["death"][0] == kind].count(-signal.SIGKILL)
+
+
+def test_killed_at_any_moment_it_ends_the_same(deaths):
+    lines, whole, parts = deaths([*FULL, *WRITES, *TIMES, *LAST_WRITES], epochs=40)
+    assert kills(lines, "write") == len(WRITES) + len(LAST_WRITES)
+    assert kills(lines, "time") > 0
+    assert_same(whole, parts)
+    full = [line for line in lines if line["death"][0] == "full"]
+    assert [line["status"] for line in full] == [3, 3]
+    assert "checkpoint.pt could not be written (File too large): make room and start again." in full[0]["said"]
+    assert "File too large" in full[1]["said"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("checkpoint_every", [1, 3])
+def test_killed_at_very_many_moments_it_ends_the_same(deaths, checkpoint_every):
+    times = [["time", 0.01 + 0.3 * (step * 0.618 % 1)] for step in range(60)]
+    lines, whole, parts = deaths([*WRITES, *times, *LAST_WRITES], checkpoint_every=checkpoint_every, epochs=250)
+    assert kills(lines, "time") > 20
+    assert_same(whole, parts)
+
+
+def stop_after(epoch):
+    def report(row):
+        if row["epoch"] == epoch:
+            raise KeyboardInterrupt
+
+    return report
+
+
+@pytest.fixture
+def stopped(make_config, tmp_path):
+    """A config and a folder in which it was stopped after two of three epochs."""
+    config = make_config()
+    with pytest.raises(KeyboardInterrupt):
+        train(config, tmp_path / "run", device="cpu", report=stop_after(1))
+    return config, tmp_path / "run"
+
+
+def test_what_a_killed_process_left_half_written_is_cleared_away(stopped):
+    config, folder = stopped
+    for name in (".checkpoint.pt.12345.partial", ".epochs.parquet.12345.partial"):
+        (folder / name).write_bytes((folder / "checkpoint.pt").read_bytes()[:1000])
+    seen = []
+    assert train(config, folder, device="cpu", report=seen.append).status == "finished"
+    assert [row["epoch"] for row in seen] == [2]
+    assert not list(folder.glob("*.partial"))
+    assert not list(folder.glob(".*.partial"))
+
+
+def test_a_damaged_checkpoint_is_named(stopped):
+    config, folder = stopped
+    file = folder / "checkpoint.pt"
+    whole = file.read_bytes()
+    torch.save([1, 2], folder / "list.pt")
+    damaged = [b"", whole[:100], whole[: len(whole) // 2], b"nonsense" * 100, (folder / "list.pt").read_bytes()]
+    for content in damaged:
+        file.write_bytes(content)
+        with pytest.raises(ArgumentError, match="checkpoint must be a file that") as refusal:
+            train(config, folder, device="cpu")
+        assert "\n" not in str(refusal.value)
+        assert f"{file}" in str(refusal.value)
+        assert "delete it, and the run begins anew" in str(refusal.value)
+    file.unlink()
+    assert len(train(config, folder, device="cpu").epochs) == 3
+
+
+def test_a_checkpoint_carries_no_code(stopped):
+    config, folder = stopped
+
+    class Harm:
+        def __reduce__(self):
+            return os.mkdir, (str(folder / "harm"),)
+
+    torch.save({"key": Harm()}, folder / "checkpoint.pt")
+    with pytest.raises(ArgumentError, match="checkpoint must be"):
+        train(config, folder, device="cpu")
+    assert not (folder / "harm").exists()
+
+
+def test_the_folder_and_data_of_another_run_are_refused(stopped, make_config, tmp_path):
+    config, folder = stopped
+    with pytest.raises(ArgumentError, match="out must be empty or the folder of the same config"):
+        train(make_config(seed=1), folder, device="cpu")
+    (folder / "config.json").unlink()
+    with pytest.raises(ArgumentError, match="out must be empty or the folder of the same config"):
+        train(make_config(seed=1), folder, device="cpu")
+    (folder / "config.json").unlink()
+    state = torch.load(folder / "checkpoint.pt", weights_only=True)
+    torch.save({**state, "data": "another"}, folder / "checkpoint.pt")
+    with pytest.raises(ArgumentError, match="data must be that with which the run began, got 'digits'"):
+        train(config, folder, device="cpu")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ArgumentError, match="out must be a folder we can make"):
+        train(config, tmp_path / "file", device="cpu")
+
+
+def test_one_process_at_a_time(stopped, monkeypatch):
+    config, folder = stopped
+    monkeypatch.setattr(checkpoints, "LOCK_PATIENCE", 0.3)
+    other = FolderLock(folder)
+    before = (folder / "checkpoint.pt").read_bytes()
+    with pytest.raises(IsogonError, match=r"Another process trains in .*: wait for it, or choose another") as refusal:
+        train(config, folder, device="cpu")
+    assert "\n" not in str(refusal.value)
+    assert (folder / "checkpoint.pt").read_bytes() == before
+    other.release()
+    assert train(config, folder, device="cpu").status == "finished"
+
+
+def test_ctrl_c_at_the_command_line(make_config, tmp_path, monkeypatch):
+    """A real process: it holds the folder while it trains, and stops with a word and no trace."""
+    config = make_config(epochs=4000, monitor_every=0)
+    (tmp_path / "config.json").write_text(json.dumps(config.to_dict()))
+    command = [sys.executable, "-m", "isogon.lab", str(tmp_path / "config.json"), str(tmp_path / "run")]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        give_up = time.monotonic() + 60
+        while not (tmp_path / "run" / "checkpoint.pt").exists():
+            assert process.poll() is None, process.stderr.read()
+            assert time.monotonic() < give_up
+            time.sleep(0.02)
+        monkeypatch.setattr(checkpoints, "LOCK_PATIENCE", 0.1)
+        with pytest.raises(IsogonError, match="Another process trains in"):
+            train(config, tmp_path / "run", device="cpu")
+        process.send_signal(signal.SIGINT)
+        output, words = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 130
+    assert output == ""
+    assert words == f"Stopped; the same command goes on from the last checkpoint in {tmp_path / 'run'}.\n"
+    epochs = []
+
+    def stop(row):
+        epochs.append(row["epoch"])
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(config, tmp_path / "run", device="cpu", report=stop)
+    assert epochs[0] > 0
