@@ -181,7 +181,7 @@ def test_nothing_a_user_types_gives_a_traceback(command, tail, complete):
     assert "Traceback" not in err
 
 
-@pytest.mark.parametrize("command", ["transfer", "predict", "demo"])
+@pytest.mark.parametrize("command", ["transfer", "predict"])
 def test_help_teaches_by_an_example_that_works(command, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "300")

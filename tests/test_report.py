@@ -9,7 +9,7 @@ import sys
 import numpy as np
 import pytest
 
-from isogon import Recipe, demo, predict
+from isogon import Recipe, predict
 from isogon.errors import ArgumentError, MissingExtraError
 from isogon.report import draw_runs
 
@@ -54,24 +54,3 @@ def test_a_missing_package_is_named_with_its_cure(runs, tmp_path, monkeypatch, p
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(MissingExtraError, match=rf"{package} is needed .*isogon\[report\]"):
         draw_runs(runs, tmp_path / f"runs.{ending}")
-
-
-def test_the_demo_tells_and_draws(tmp_path, capsys):
-    picture = demo.tour(tmp_path / "new" / "folder")
-    told = capsys.readouterr().out
-    assert picture.read_bytes().startswith(b"\x89PNG")
-    assert "0.0001" in told
-    assert str(picture) in told
-
-
-def test_the_demos_claim_is_true():
-    """Transferred, the full run turns like the small one; kept, it does not."""
-    small = demo.predicted(demo.SMALL)
-    moved = demo.predicted(demo.SMALL.transfer(samples=demo.FULL_SAMPLES, solve="weight_decay").recipe)
-    np.testing.assert_allclose(moved.epoch_angle[1:], small.epoch_angle[1:], rtol=0.06)
-
-
-def test_the_demo_refuses_a_folder_it_cannot_make(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(ArgumentError, match="out must be a folder we can make"):
-        demo.tour(tmp_path / "file" / "below")

@@ -1,0 +1,8 @@
+"""The newcomer's tour: convert a network, see equal tuning factors turn alike, find one on 1/8 of the data."""
+
+from __future__ import annotations
+
+from isogon.demo.plan import GLIMPSE, WHOLE, Size
+from isogon.demo.story import tour
+
+__all__ = ["GLIMPSE", "WHOLE", "Size", "tour"]
