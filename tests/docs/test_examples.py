@@ -23,7 +23,11 @@ SCRIPTS = {
 }
 
 
-@pytest.fixture(scope="module", params=SCRIPTS)
+# The callbacks themselves are tested in tests/integrations; these take a quarter of a minute each.
+MARKED = [pytest.param(name, marks=[] if name == "watch_a_run" else pytest.mark.slow) for name in SCRIPTS]
+
+
+@pytest.fixture(scope="module", params=MARKED)
 def example(request, root, tmp_path_factory):
     """(the script's name, its run's folder, what it printed)."""
     for package in SCRIPTS[request.param][2]:

@@ -95,7 +95,8 @@ if __name__ == "__main__":
 @pytest.mark.parametrize(
     ("library", "script", "launcher"),
     [
-        pytest.param("lightning", LIGHTNING, [], id="lightning"),  # it starts the second process itself
+        # It starts the second process itself.
+        pytest.param("lightning", LIGHTNING, [], id="lightning", marks=pytest.mark.slow),
         pytest.param(
             "transformers",
             TRANSFORMERS,
