@@ -55,9 +55,9 @@ def run_all(
     """
     check_choice("engine", engine, ENGINES)
     configs = list(configs)
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    device = device or default_device()
     workers = check_whole(
-        "workers", _default_workers(device) if workers is None else workers, cure="count the processes"
+        "workers", default_workers(device) if workers is None else workers, cure="count the processes"
     )
     by_key = {config.key: config for config in configs}
     if len(by_key) < len(configs):
@@ -141,7 +141,12 @@ def _failed(config: Config, folder: Path, error: str) -> Run:
     return Run(config=config, status="failed", epochs=pd.DataFrame(), folder=folder, error=error)
 
 
-def _default_workers(device: str) -> int:
+def default_device() -> str:
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def default_workers(device: str) -> int:
+    """The cores that this process may use; one process for a GPU."""
     if device.startswith("cuda"):
         return 1
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

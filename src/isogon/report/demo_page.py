@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from isogon.errors import ArgumentError, MissingExtraError
 from isogon.report.drawing import COLOURS, PLOTLY_CONFIG, check_target
-from isogon.report.page_parts import STYLE
-from isogon.report.run_page import _POLICY, _json
+from isogon.report.page_parts import POLICY, STYLE, json_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -88,7 +87,7 @@ def demo_text(demo: DemoSummary) -> str:
 <html lang="en">
 <head>
 <meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{_POLICY}">
+<meta http-equiv="Content-Security-Policy" content="{POLICY}">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>isogon: the tour</title>
 <style>{STYLE}{_STYLE}</style>
@@ -117,7 +116,7 @@ one tuning factor, angles over the last epochs before the first drop:</p>
 <section><h2>How to go on with your own model</h2><pre>{escape(demo.code)}</pre></section>
 <footer>Drag in a figure to zoom, double-click to return, click a name to hide its line.</footer>
 <script>{plotly_script()}</script>
-<script type="application/json" id="figures">{_json({"figures": figures, "config": PLOTLY_CONFIG})}</script>
+<script type="application/json" id="figures">{json_text({"figures": figures, "config": PLOTLY_CONFIG})}</script>
 <script>{_SCRIPT}</script>
 </body>
 </html>

@@ -1,6 +1,18 @@
-"""The style and the script of a run's page, which are the same for every run."""
+"""What isogon's pages share, and the style and script of a run's page, which are the same for every run."""
 
 from __future__ import annotations
+
+import json
+from typing import Any
+
+# A page may run its own scripts and save its own pictures; the browser blocks everything else.
+POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
+
+
+def json_text(content: Any) -> str:
+    """JSON that no HTML parser can take for markup."""
+    return json.dumps(content, ensure_ascii=False, allow_nan=False).replace("<", "\\u003c")
+
 
 STYLE = """
 body { margin: 0 auto; max-width: 1500px; padding: 1.2rem 1.6rem; font: 15px/1.5 system-ui, sans-serif; color: #222; }

@@ -6,7 +6,6 @@ JSON without a single `<`.
 
 from __future__ import annotations
 
-import json
 import os
 from html import escape
 from pathlib import Path
@@ -14,15 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from isogon.errors import ArgumentError, MissingExtraError
 from isogon.report.drawing import PLOTLY_CONFIG, check_target
-from isogon.report.page_parts import SCRIPT, STYLE
+from isogon.report.page_parts import POLICY, SCRIPT, STYLE, json_text
 from isogon.report.run_figures import layer_colours, metric_colours
 from isogon.report.run_tables import PANELS, Line, Mark, RunSummary
 
 if TYPE_CHECKING:
     from isogon.dynamics import Finding
 
-# The page may run its own scripts and save its own pictures; the browser blocks everything else.
-_POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
 # Up to this many layers are all shown at first; of more, the joint one and some that findings are about.
 _MOST_AT_FIRST, _MOST_FOUND = 6, 3
 
@@ -49,7 +46,7 @@ def page_text(run: RunSummary) -> str:
 <html lang="en">
 <head>
 <meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{_POLICY}">
+<meta http-equiv="Content-Security-Policy" content="{POLICY}">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{title} · isogon</title>
 <style>{STYLE}</style>
@@ -69,7 +66,7 @@ def page_text(run: RunSummary) -> str:
 <footer>Solid lines are measured, dashed ones predicted by theory; grey verticals are drops of the learning rate.
 Click a name above the panels to hide its lines, drag to zoom, double-click to return.</footer>
 <script>{get_plotlyjs()}</script>
-<script type="application/json" id="run">{_json(figure_data(run))}</script>
+<script type="application/json" id="run">{json_text(figure_data(run))}</script>
 <script>{SCRIPT}</script>
 </body>
 </html>
@@ -247,8 +244,3 @@ def _picker(run: RunSummary) -> str:
 def _suffix(index: int) -> str:
     """Plotly counts axes as x, x2, x3 …"""
     return "" if index == 0 else str(index + 1)
-
-
-def _json(content: Any) -> str:
-    """JSON that no HTML parser can take for markup."""
-    return json.dumps(content, ensure_ascii=False, allow_nan=False).replace("<", "\\u003c")

@@ -1,0 +1,53 @@
+"""The user's own training as an objective: `def objective(trial) -> float`."""
+
+from __future__ import annotations
+
+import importlib
+import math
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from numbers import Real
+from pathlib import Path
+from typing import Any
+
+from isogon.errors import ArgumentError, IsogonError
+from isogon.recipe import Recipe
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What an objective gets: train with `recipe`, seeded by `seed`, and return the accuracy.
+
+    `recipe.samples` is how many training samples to use; take nested subsets, so that sizes can be compared. `folder`
+    is the trial's own, kept when it is killed: a checkpoint there lets it go on. `report(step, value)` shows progress.
+    """
+
+    recipe: Recipe
+    seed: int
+    folder: Path
+    device: str
+    report: Callable[[int, float], None] = field(repr=False)
+
+
+def find_objective(path: str) -> Callable[[Trial], Any]:
+    """The function at `package.module:function`; the current folder is looked in too, as Python itself would."""
+    module, colon, name = path.partition(":")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        found = getattr(importlib.import_module(module), name) if colon and name else None
+    except (ImportError, AttributeError, ValueError) as error:
+        raise ArgumentError("objective", "package.module:function", path, f"{error}") from None
+    if not callable(found):
+        raise ArgumentError("objective", "package.module:function", path, "name a function of a module")
+    return found  # type: ignore[no-any-return]
+
+
+def accuracy_of(path: str, trial: Trial) -> float:
+    """What the objective returns, as a number; NaN means that the trial diverged."""
+    value = find_objective(path)(trial)
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise IsogonError(f"objective {path} must return a number, got {value!r}: return the test accuracy.")
+    return math.nan if math.isinf(float(value)) else float(value)

@@ -1,0 +1,115 @@
+"""`Outcome`: what a search found, how surely, and what it cost."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from isogon.lab.checkpoints import write_json, write_whole
+from isogon.recipe import Recipe
+from isogon.search.curve import Curve
+from isogon.search.ledger import Row
+from isogon.search.study import Study
+from isogon.search.trend import Trend
+
+RECIPE, OUTCOME = "recipe.toml", "outcome.json"
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Training images seen and seconds of training, against the same grid at the full size."""
+
+    images: int
+    seconds: float
+    full_grid_images: int
+    verification_images: int
+
+    @property
+    def share(self) -> float:
+        """Images of the search as a part of the full grid's; verification is counted apart."""
+        return self.images / self.full_grid_images
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The answer: `recipe`, and the `interval` of the value that was asked for (`unknown`).
+
+    `curve` is the fitted curve at each data size, `trend` the step from them to the full size.
+    """
+
+    study: Study
+    curve: Mapping[int, Curve]
+    trend: Trend
+    rows: Sequence[Row]
+
+    @property
+    def unknown(self) -> str:
+        return self.study.recipe.unknown
+
+    @property
+    def tuning_factor(self) -> float:
+        return self.trend.tuning_factor
+
+    @property
+    def recipe(self) -> Recipe:
+        return self.study.recipe.recipe(tuning_factor=self.trend.tuning_factor)
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        low, high = (
+            getattr(self.study.recipe.recipe(tuning_factor=factor), self.unknown) for factor in self.trend.interval
+        )
+        return low, high
+
+    @property
+    def cost(self) -> Cost:
+        searched = [row for row in self.rows if row.cell.purpose == "search"]
+        study = self.study
+        full_run = study.recipe.samples * study.recipe.epochs
+        return Cost(
+            images=sum(row.images for row in searched),
+            seconds=sum(row.seconds for row in self.rows),
+            full_grid_images=full_run * len(study.search.first_grid) * study.search.seeds,
+            verification_images=sum(row.images for row in self.rows if row.cell.purpose == "verify"),
+        )
+
+    @property
+    def lost(self) -> dict[str, int]:
+        """How many trials diverged and failed."""
+        return {status: sum(row.status == status for row in self.rows) for status in ("diverged", "failed")}
+
+    def verified(self) -> dict[float, list[float]]:
+        """Accuracies at the full size by tuning factor, where the study asked for verification."""
+        found: dict[float, list[float]] = {}
+        for row in self.rows:
+            if row.cell.purpose == "verify" and row.accuracy is not None:
+                found.setdefault(row.cell.tuning_factor, []).append(row.accuracy)
+        return found
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "unknown": self.unknown,
+            self.unknown: getattr(self.recipe, self.unknown),
+            "interval": list(self.interval),
+            "tuning_factor": self.tuning_factor,
+            "tuning_factor_interval": list(self.trend.interval),
+            "tops": {str(samples): curve.tuning_factor for samples, curve in self.curve.items()},
+            "flat": {str(samples): curve.flat for samples, curve in self.curve.items()},
+            "seeds_needed": {str(samples): curve.seeds_needed for samples, curve in self.curve.items()},
+            "images": self.cost.images,
+            "images_of_full_grid": self.cost.full_grid_images,
+            "seconds": self.cost.seconds,
+            **self.lost,
+        }
+
+    def save(self, folder: str | os.PathLike[str]) -> Path:
+        """Write `recipe.toml`, which `isogon predict` and `transfer` read, and `outcome.json`; the recipe's path."""
+        place = Path(folder)
+        place.mkdir(parents=True, exist_ok=True)
+        write_whole(place / RECIPE, lambda file: self.recipe.save(file))
+        write_json(place / OUTCOME, json.loads(json.dumps(self.to_dict())))
+        return place / RECIPE

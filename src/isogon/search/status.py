@@ -1,0 +1,107 @@
+"""`Progress`: how far a study is, read from its storage without a word to whoever runs it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from isogon.errors import ArgumentError, IsogonError
+from isogon.search.ledger import Row, Status, _row
+from isogon.search.outcome import OUTCOME
+from isogon.search.running import DATABASE, STUDY
+from isogon.search.study import Study
+from isogon.search.words import without_passwords
+
+STATUSES: tuple[Status, ...] = ("finished", "running", "waiting", "diverged", "failed")
+
+
+@dataclass(frozen=True)
+class Progress:
+    """The trials of the study in `folder` as they are now; `answer` is its `outcome.json` once it has ended.
+
+    A trial of a process that was killed counts as running until the study goes on.
+    """
+
+    folder: Path
+    study: Study
+    rows: Sequence[Row]
+    answer: dict[str, Any] | None
+
+    @classmethod
+    def read(cls, folder: str | os.PathLike[str]) -> Progress:
+        place = Path(folder)
+        try:
+            study = Study.made(json.loads((place / STUDY).read_text(encoding="utf-8")))
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or str(error).rstrip(".")
+            raise ArgumentError("study folder", "one that isogon search has begun", str(folder), reason) from None
+        answer = place / OUTCOME
+        return cls(
+            folder=place,
+            study=study,
+            rows=_rows(study, place),
+            answer=json.loads(answer.read_text(encoding="utf-8")) if answer.exists() else None,
+        )
+
+    def groups(self) -> dict[tuple[float, int, str], list[Row]]:
+        """The trials by fraction, samples and purpose, in the order in which they were planned."""
+        found: dict[tuple[float, int, str], list[Row]] = {}
+        for row in self.rows:
+            found.setdefault((row.cell.fraction, row.cell.samples, row.cell.purpose), []).append(row)
+        return found
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "folder": str(self.folder),
+            "ended": self.answer is not None,
+            "trials": len(self.rows),
+            **counts(self.rows),
+            "fractions": [
+                {"fraction": fraction, "samples": samples, "purpose": purpose, **counts(rows), "best": best(rows)}
+                for (fraction, samples, purpose), rows in self.groups().items()
+            ],
+        }
+
+
+def counts(rows: Sequence[Row]) -> dict[str, int]:
+    """How many trials have each status."""
+    return {status: sum(row.status == status for row in rows) for status in STATUSES}
+
+
+def best(rows: Sequence[Row]) -> dict[str, float] | None:
+    """The tuning factor with the best mean accuracy over the seeds that have finished; None where none has."""
+    cells: dict[float, list[float]] = {}
+    for row in rows:
+        if row.accuracy is not None:
+            cells.setdefault(row.cell.tuning_factor, []).append(row.accuracy)
+    if not cells:
+        return None
+    mean, factor, seeds = max((sum(found) / len(found), factor, len(found)) for factor, found in cells.items())
+    return {"tuning_factor": factor, "accuracy": mean, "seeds": seeds}
+
+
+def _rows(study: Study, folder: Path) -> list[Row]:
+    import optuna  # is there, since the ledger has asked for it
+
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    file = (folder / DATABASE).resolve()
+    url = study.run.storage
+    if url == "sqlite":
+        if not file.exists():
+            raise ArgumentError("study folder", f"one with {DATABASE} in it", str(folder), "call isogon search first")
+        # Read-only: this connection can hold up a writer for milliseconds, and can change nothing.
+        url = f"sqlite:///file:{quote(str(file))}?mode=ro&uri=true"
+    try:
+        storage = optuna.storages.RDBStorage(url, skip_table_creation=True)
+        names = optuna.get_all_study_names(storage)
+        # A file has one study, whatever its folder is called by now.
+        name = names[0] if study.run.storage == "sqlite" and len(names) == 1 else folder.resolve().name
+        return [_row(trial) for trial in optuna.load_study(study_name=name, storage=storage).trials]
+    except Exception as error:  # SQLAlchemy's, the driver's and Optuna's own
+        reason = next(iter(str(error).strip().splitlines()), type(error).__name__).rstrip(".")
+        raise IsogonError(f"The trials of {folder} cannot be read just now: {without_passwords(reason)}.") from error

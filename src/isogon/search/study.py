@@ -1,0 +1,213 @@
+"""`Study`: a question to a search, read from a TOML file and checked key by key."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tomllib
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from isogon.errors import ArgumentError, IsogonError, MissingExtraError
+from isogon.lab import Config
+from isogon.lab.config import NET_OPTIONS
+from isogon.lab.engines import Engine
+from isogon.recipe import Recipe
+from isogon.search.grids import default_grid
+
+try:
+    from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+except ImportError as error:  # pragma: no cover - exercised in a subprocess
+    raise MissingExtraError("pydantic", extra="search", purpose="to read study files") from error
+
+UNKNOWN = "?"
+#: what a study can ask for
+SOLVABLE = ("weight_decay", "lr")
+Sampler = Literal["grid"]
+
+
+class _Table(BaseModel):
+    """A table of the file; keys that nobody knows are refused, since they are usually slips."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class RecipeTable(_Table):
+    """The full run, as the fields of `isogon.Recipe`; the unknown is "?"."""
+
+    optimizer: Literal["sgd", "nesterov", "adamw"] = "sgd"
+    lr: float | Literal["?"]
+    weight_decay: float | Literal["?"]
+    momentum: float = 0.9
+    beta2: float | None = None
+    batch_size: int
+    samples: int
+    epochs: int
+
+    @model_validator(mode="after")
+    def _one_unknown(self) -> Self:
+        unknown = [name for name in SOLVABLE if getattr(self, name) == UNKNOWN]
+        if len(unknown) != 1:
+            raise ValueError('needs exactly one of lr and weight_decay written as "?"')
+        return self
+
+    @property
+    def unknown(self) -> str:
+        return next(name for name in SOLVABLE if getattr(self, name) == UNKNOWN)
+
+    def recipe(self, *, tuning_factor: float, samples: int | None = None) -> Recipe:
+        """The recipe at `samples` images (all of them unless given) whose tuning factor is this."""
+        fields = {**self.model_dump(), "samples": samples or self.samples, self.unknown: 1.0}
+        # The tuning factor is proportional to either.
+        return Recipe(**{**fields, self.unknown: tuning_factor / Recipe(**fields).tuning_factor})
+
+
+class TaskTable(_Table):
+    """What to train: an isogon lab task (the fields of `lab.Config`), or the user's own `objective`."""
+
+    objective: str | None = None
+    net: str = "resnet18"
+    net_options: dict[str, Any] = Field(default_factory=lambda: dict(NET_OPTIONS))
+    data: str | None = None
+    data_root: str | None = None
+    augmentation: str = "crop-flip"
+    schedule: str = "step"
+    precision: Literal["float32", "bfloat16", "float64"] = "float32"
+    last_batch: Literal["drop", "keep"] = "drop"
+    monitor_every: int = 50
+
+    @model_validator(mode="after")
+    def _one_task(self) -> Self:
+        if (self.objective is None) == (self.data is None):
+            raise ValueError("needs either data (a lab task) or objective (package.module:function)")
+        return self
+
+
+class SearchTable(_Table):
+    """How to look for the tuning factor."""
+
+    fractions: tuple[float, ...] = (1 / 16, 1 / 8)
+    centre: float = Field(default=10 / 128, gt=0)
+    size: int = Field(default=7, ge=3, le=25)
+    grid: tuple[float, ...] | None = None
+    seeds: int = Field(default=3, ge=1)
+    sampler: Sampler = "grid"
+    verify: bool = False
+
+    @field_validator("fractions", mode="before")
+    @classmethod
+    def _as_numbers(cls, value: Any) -> Any:
+        if not isinstance(value, list | tuple):
+            raise ValueError('must be a list like ["1/16", "1/8"]')
+        return tuple(_fraction(one) for one in value)
+
+    @field_validator("fractions")
+    @classmethod
+    def _rising(cls, value: tuple[float, ...]) -> tuple[float, ...]:
+        if not value or any(not 0 < one <= 1 for one in value) or list(value) != sorted(set(value)):
+            raise ValueError('must be rising numbers above 0 and at most 1, like ["1/16", "1/8"]')
+        return value
+
+    @field_validator("grid")
+    @classmethod
+    def _distinct(cls, value: tuple[float, ...] | None) -> tuple[float, ...] | None:
+        if value is not None and (len(value) < 3 or min(value) <= 0 or list(value) != sorted(set(value))):
+            raise ValueError("must be three or more rising tuning factors above 0")
+        return value
+
+    @property
+    def first_grid(self) -> tuple[float, ...]:
+        return self.grid if self.grid is not None else tuple(default_grid(self.centre, self.size))
+
+
+class RunTable(_Table):
+    """On what to run it."""
+
+    engine: Engine = "local"
+    workers: int | None = Field(default=None, ge=1)
+    device: str | None = None
+    storage: str = "sqlite"
+
+
+class Study(_Table):
+    """The four tables of a study file: `recipe`, `task`, `search`, `run`.
+
+    `Study.read` refuses a file with one sentence that names the key and the cure.
+    """
+
+    recipe: RecipeTable
+    task: TaskTable
+    search: SearchTable = SearchTable()
+    run: RunTable = RunTable()
+
+    @classmethod
+    def read(cls, file: str | os.PathLike[str]) -> Study:
+        try:
+            content = tomllib.loads(Path(file).read_text(encoding="utf-8"))
+        except OSError as error:
+            raise ArgumentError("study", "a file we can read", str(file), error.strerror or "check the path") from None
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise ArgumentError("study", "a TOML file", str(file), f"{error}") from None
+        return cls.made(content)
+
+    @classmethod
+    def made(cls, content: dict[str, Any]) -> Study:
+        """A study from the tables as dictionaries."""
+        try:
+            study = cls.model_validate(content)
+        except ValidationError as error:
+            raise _sentence(error) from None
+        study.check()
+        return study
+
+    def check(self) -> None:
+        """See that every run the study may want can be made, before the first one starts."""
+        smallest, factor = self.samples_at(self.search.fractions[0]), self.search.first_grid[0]
+        try:
+            if self.task.objective is None:
+                self.config(tuning_factor=factor, samples=smallest, seed=0)
+            else:
+                self.recipe.recipe(tuning_factor=factor, samples=smallest)
+        except ArgumentError as error:
+            raise IsogonError(f"study: {error}") from None
+
+    def samples_at(self, fraction: float) -> int:
+        return max(1, round(self.recipe.samples * fraction))
+
+    def config(self, *, tuning_factor: float, samples: int, seed: int) -> Config:
+        """The lab's config of one trial."""
+        task = self.task.model_dump(exclude={"objective"})
+        recipe = self.recipe.recipe(tuning_factor=tuning_factor, samples=samples)
+        return Config(recipe=recipe, seed=seed, save_weights=False, **task)
+
+    @property
+    def key(self) -> str:
+        """A fingerprint of what decides the answer; engine, workers and storage do not."""
+        content = self.model_dump(mode="json", exclude={"run": True})
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _fraction(value: Any) -> float:
+    try:
+        if isinstance(value, bool):
+            raise ValueError
+        return float(Fraction(value))
+    except (ValueError, ZeroDivisionError, TypeError):
+        raise ValueError(f'must be numbers or texts like "1/16", and {value!r} is neither') from None
+
+
+def _sentence(error: ValidationError) -> IsogonError:
+    """The first complaint as one sentence with the key that it is about."""
+    first = error.errors()[0]
+    key = ".".join(str(part) for part in first["loc"] if isinstance(part, str) and not part.startswith("literal["))
+    kind = first["type"]
+    if kind == "extra_forbidden":
+        return ArgumentError(f"study key {key}", "one that isogon knows", first["input"], "remove it, or mend its name")
+    if kind == "missing":
+        return IsogonError(f"study key {key} is missing: add it to the file.")
+    rule = first["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
+    if kind == "value_error":
+        return IsogonError(f"study table {key or 'top'} {rule}.")
+    return ArgumentError(f"study key {key}", rule, first["input"], "mend it in the file")

@@ -1,0 +1,95 @@
+"""What an outcome says in sentences, for the terminal and the page alike."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from fractions import Fraction
+
+from isogon.search.ledger import Row
+from isogon.search.outcome import Outcome
+from isogon.search.study import Study
+
+_PASSWORD = re.compile(r"(://[^\s:/@]*):[^\s/@]*@")
+
+
+def remarks(outcome: Outcome) -> list[str]:
+    """Where the answer is weak, each with what would make it stronger."""
+    found = []
+    seeds = outcome.study.search.seeds
+    for samples, curve in outcome.curve.items():
+        if curve.edge is not None:
+            found.append(
+                f"{samples} samples: the top is at the grid's {curve.edge} edge, where the grid grew no farther; "
+                f"the best tuning factor may lie beyond {curve.tuning_factor:.3g}."
+            )
+        if curve.seeds_needed is not None:
+            shape = "flat within its noise" if curve.flat else "noisy"
+            found.append(
+                f"{samples} samples: the curve is {shape}; {curve.seeds_needed} seeds instead of {seeds} would "
+                "resolve it to one step of the grid."
+            )
+    lost = lost_sentence(outcome.rows)
+    return [*found, lost] if lost else found
+
+
+def lost_sentence(rows: Sequence[Row]) -> str | None:
+    """How many trials diverged and failed, and the first error; None where all went well."""
+    counts = {status: sum(row.status == status for row in rows) for status in ("diverged", "failed")}
+    if not any(counts.values()):
+        return None
+    words = " and ".join(f"{count} {status}" for status, count in counts.items() if count)
+    first = next((row.error for row in rows if row.error), None)
+    error = f"; the first error: {last_line(first)}" if first else ""
+    return f"Of {len(rows)} trials {words}; they are left out of the means{error}."
+
+
+def loss_sentence(outcome: Outcome) -> str:
+    """What being off by a factor 2 costs, by the curve of the largest fraction."""
+    samples, curve = max(outcome.curve.items())
+    below, above = (score(outcome.study, loss, unit=" points") for loss in curve.losses)
+    return f"Half the best value would cost {below} of accuracy, twice the best {above} (at {samples} samples)."
+
+
+def cost_sentence(outcome: Outcome) -> str:
+    cost = outcome.cost
+    verified = f"; verification took {cost.verification_images:,} more" if cost.verification_images else ""
+    return (
+        f"The search saw {cost.images:,} images, {cost.share:.3g} of the {cost.full_grid_images:,} that the same grid "
+        f"takes on the full data{verified}. All trials together trained for {cost.seconds:.0f} s."
+    )
+
+
+def trend_sentence(outcome: Outcome) -> str:
+    trend = outcome.trend
+    return (
+        f"From {' and '.join(map(str, trend.sizes))} samples to {trend.samples} with log₂ F* rising by "
+        f"{trend.slope:.2f} ± {trend.slope_spread:.2f} for each doubling of the data."
+    )
+
+
+def score(study: Study, value: float, *, unit: str = " %") -> str:
+    """An accuracy of the lab, a part of 1, in per cent; what the user's own objective returns as it is."""
+    return f"{100 * value:.2f}{unit}" if study.task.objective is None else f"{value:.4g}"
+
+
+def fraction_name(fraction: float) -> str:
+    """
+    >>> fraction_name(0.0625), fraction_name(0.3), fraction_name(1.0)
+    ('1/16', '3/10', '1')
+    """
+    return str(Fraction(fraction).limit_denominator(1000))
+
+
+def last_line(error: str) -> str:
+    """What a trace says in the end, short, and without what a terminal might obey."""
+    line = next(iter(reversed(error.strip().splitlines())), "")[:200].rstrip(".")
+    return "".join(letter if letter.isprintable() else "�" for letter in line)
+
+
+def without_passwords(text: str) -> str:
+    """
+    >>> without_passwords('storage = "postgresql://me:secret@host/db"')
+    'storage = "postgresql://me:***@host/db"'
+    """
+    return _PASSWORD.sub(r"\1:***@", text)

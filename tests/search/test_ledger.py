@@ -1,0 +1,81 @@
+"""Trials in an Optuna storage: each planned once, claimed once, ended once."""
+
+from __future__ import annotations
+
+import optuna
+import pytest
+
+from isogon.errors import IsogonError
+from isogon.search.ledger import Cell, Ledger, StudyChangedError
+
+
+@pytest.fixture
+def url(tmp_path):
+    return f"sqlite:///{tmp_path / 'study.db'}"
+
+
+CELLS = [Cell(0.1, 100, 1 / 16, seed) for seed in range(3)]
+
+
+def test_a_trial_goes_from_planned_to_ended(url):
+    ledger = Ledger(url, "one", "key")
+    ledger.plan(CELLS)
+    ledger.plan([*CELLS, Cell(0.2, 100, 1 / 16, 0)])
+    rows = ledger.rows()
+    assert [row.cell for row in rows] == [*CELLS, Cell(0.2, 100, 1 / 16, 0)]
+    assert {row.status for row in rows} == {"waiting"}
+    other = Ledger(url, "one", "key")  # another process's
+    assert ledger.claim(rows[0])
+    assert not other.claim(rows[0])
+    assert other.rows()[0].status == "running"
+    ledger.report(rows[0], 3, 0.5)
+    ledger.report(rows[0], 4, float("nan"))
+    ledger.end(rows[0], "finished", 0.9, images=500, seconds=1.5)
+    ledger.claim(rows[1])
+    ledger.end(rows[1], "diverged", None, images=300, seconds=1.0)
+    ledger.claim(rows[2])
+    ledger.end(rows[2], "failed", None, images=0, seconds=0.0, error="Traceback\nValueError: no")
+    found = other.rows()
+    assert [(row.status, row.accuracy, row.images) for row in found] == [
+        ("finished", 0.9, 500),
+        ("diverged", None, 300),
+        ("failed", None, 0),
+        ("waiting", None, 0),
+    ]
+    assert found[2].error == "Traceback\nValueError: no"
+    assert [row.number for row in other.open_rows()] == [3]
+    with pytest.raises(Exception, match=r"finished|updat"):
+        ledger.end(rows[0], "finished", 0.1, images=1, seconds=1)
+
+
+def test_optuna_reads_it_as_a_study(url):
+    """What the dashboard shows: the parameter, the value, the user attributes, the course of a trial."""
+    ledger = Ledger(url, "one", "key")
+    ledger.plan(CELLS[:1])
+    row = ledger.rows()[0]
+    ledger.claim(row)
+    ledger.report(row, 0, 0.3)
+    ledger.end(row, "finished", 0.8, images=1, seconds=1)
+    study = optuna.load_study(study_name="one", storage=url)
+    (trial,) = study.trials
+    assert trial.params == {"tuning_factor": 0.1}
+    assert trial.value == 0.8
+    assert study.best_trial.number == 0
+    assert {"seed": 0, "fraction": 1 / 16, "samples": 100}.items() <= trial.user_attrs.items()
+    assert trial.intermediate_values == {0: 0.3}
+
+
+def test_another_study_file_is_refused_until_the_old_one_is_forgotten(url):
+    Ledger(url, "one", "key").plan(CELLS)
+    with pytest.raises(StudyChangedError, match="--fresh"):
+        Ledger(url, "one", "other")
+    Ledger(url, "two", "other")
+    Ledger.delete(url, "one")
+    Ledger.delete(url, "never was")
+    assert Ledger(url, "one", "other").rows() == []
+
+
+def test_a_storage_that_is_not_there_is_named_without_its_password():
+    with pytest.raises(IsogonError, match="cannot be used") as caught:
+        Ledger("postgresql+nodriver://me:secret@nowhere/db", "one", "key")
+    assert "secret" not in str(caught.value)

@@ -1,0 +1,169 @@
+"""A whole search with an objective whose top is known: found, kept through kills, honest about what was lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from isogon.errors import ArgumentError, IsogonError
+from isogon.search import Study, run
+from isogon.search.ledger import StudyChangedError
+
+OBJECTIVES = """
+import math, os, time
+
+def curve(trial, top):
+    noise = 0.002 * math.sin(12.9898 * trial.seed + 78.233 * math.log(trial.recipe.tuning_factor))
+    return 0.9 - 0.02 * math.log2(trial.recipe.tuning_factor / top) ** 2 + noise
+
+def quick(trial):
+    return curve(trial, 0.1)
+
+def drifting(trial):
+    return curve(trial, 0.1 * (trial.recipe.samples / 1600) ** 0.5)
+
+def far(trial):
+    return curve(trial, 1.5)
+
+def lossy(trial):
+    if trial.recipe.tuning_factor > 0.5:
+        return float("nan")
+    if trial.seed == 1 and trial.recipe.samples == 100:
+        raise ValueError("no luck")
+    return curve(trial, 0.1)
+
+def text(trial):
+    return "good"
+
+def slow(trial):
+    step = trial.folder / "step"
+    done = int(step.read_text()) if step.exists() else 0
+    for now in range(done, 5):
+        time.sleep(0.02)
+        (trial.folder / "partial").write_text(str(now + 1))
+        os.replace(trial.folder / "partial", step)
+        trial.report(now, 0.1 * now)
+    with open("calls.txt", "a") as calls:
+        calls.write(f"{trial.folder.name}\\n")
+    return curve(trial, 0.1)
+"""
+
+
+@pytest.fixture(autouse=True)
+def _where_the_objectives_are(tmp_path, monkeypatch):
+    (tmp_path / "objectives_of_a_test.py").write_text(OBJECTIVES)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    sys.modules.pop("objectives_of_a_test", None)
+
+
+def tables(name: str, **search: object) -> dict[str, object]:
+    return {
+        "recipe": {"lr": 0.1, "weight_decay": "?", "batch_size": 50, "samples": 1600, "epochs": 5},
+        "task": {"objective": f"objectives_of_a_test:{name}"},
+        "search": {"seeds": 2, **search},
+        "run": {"workers": 1},
+    }
+
+
+def test_the_top_is_found_and_carried_to_the_full_size(tmp_path):
+    told: list[str] = []
+    outcome = run(Study.made(tables("quick", verify=True)), tmp_path / "out", tell=told.append)
+    assert outcome.tuning_factor == pytest.approx(0.1, rel=0.15)
+    low, high = outcome.interval
+    assert low < outcome.recipe.weight_decay < high
+    assert outcome.recipe.tuning_factor == pytest.approx(outcome.tuning_factor)
+    assert outcome.recipe.samples == 1600
+    assert outcome.cost.share == pytest.approx((7 / 16 + 3 / 8) / 7)
+    assert outcome.cost.verification_images == 3 * 2 * 1600 * 5
+    assert len(outcome.verified()) == 3
+    assert any("best tuning factor" in sentence for sentence in told)
+    saved = json.loads((tmp_path / "out" / "outcome.json").read_text())
+    assert saved["weight_decay"] == outcome.recipe.weight_decay
+    again = run(Study.made(tables("quick", verify=True)), tmp_path / "out")
+    assert again.to_dict() == outcome.to_dict()
+    with pytest.raises(StudyChangedError, match="--fresh"):
+        run(Study.made(tables("quick")), tmp_path / "out")
+    fresh = run(Study.made(tables("quick")), tmp_path / "out", fresh=True)
+    assert len(fresh.rows) == 2 * (7 + 3)
+
+
+def test_a_top_beyond_the_grid_makes_it_grow(tmp_path):
+    told: list[str] = []
+    outcome = run(Study.made(tables("far", fractions=["1/16"])), tmp_path / "out", tell=told.append)
+    assert any("at the grid's high edge" in sentence for sentence in told)
+    assert outcome.curve[100].tuning_factor == pytest.approx(1.5, rel=0.2)
+    assert outcome.curve[100].edge is None
+
+
+def test_what_was_lost_is_counted_and_left_out(tmp_path):
+    outcome = run(Study.made(tables("lossy")), tmp_path / "out")
+    assert outcome.lost["failed"] == 6  # seed 1 of every cell of the first fraction that does not diverge
+    assert outcome.lost["diverged"] == 2
+    assert outcome.tuning_factor == pytest.approx(0.1, rel=0.3)
+    errors = {row.error.strip().splitlines()[-1] for row in outcome.rows if row.error}
+    assert errors == {"ValueError: no luck"}
+
+
+def test_objectives_that_cannot_serve(tmp_path):
+    with pytest.raises(ArgumentError, match="has no attribute 'nothing'"):
+        run(Study.made(tables("nothing")), tmp_path / "out")
+    with pytest.raises(IsogonError, match="must return a number, got 'good'"):
+        run(Study.made(tables("text", fractions=["1/16"], seeds=1)), tmp_path / "text")
+
+
+SCRIPT = """
+import json, sys
+from isogon.search import Study, run
+if __name__ == "__main__":
+    run(Study.made(json.load(open("study.json"))), sys.argv[1], progress=False)
+"""
+
+
+def search(tmp_path, out: str) -> subprocess.Popen[bytes]:
+    (tmp_path / "go.py").write_text(SCRIPT)
+    (tmp_path / "study.json").write_text(json.dumps(tables("slow")))
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)}
+    return subprocess.Popen([sys.executable, "go.py", out], cwd=tmp_path, env=environment, start_new_session=True)
+
+
+@pytest.mark.parametrize("kills", [1, pytest.param(12, marks=pytest.mark.slow)])
+def test_killed_at_any_moment_it_ends_as_if_it_had_not_been(tmp_path, kills):
+    """The driver alone, or driver and workers, with −9; no trial is counted twice, none that ended is made again."""
+    draw = random.Random(kills)
+    for number in range(kills):
+        process = search(tmp_path, "killed")
+        calls = tmp_path / "calls.txt"
+        before = calls.read_text().count("\n") if calls.exists() else 0
+        give_up = time.monotonic() + 60
+        # Anywhere from its start to some trials later.
+        wanted = before + draw.choice([0, 1, 2, 3])
+        while process.poll() is None and time.monotonic() < give_up:
+            if (calls.read_text().count("\n") if calls.exists() else 0) >= wanted:
+                break
+            time.sleep(0.01)
+        time.sleep(draw.uniform(0, 0.1))
+        if number % 2:
+            os.killpg(process.pid, signal.SIGKILL)
+        else:
+            process.kill()
+        process.wait()
+    assert search(tmp_path, "killed").wait(timeout=120) == 0
+    outcome = json.loads((tmp_path / "killed" / "outcome.json").read_text())
+    rows = run(Study.made(tables("slow")), tmp_path / "killed").rows
+    cells = [row.cell for row in rows]
+    assert len(cells) == len(set(cells)) == 2 * (7 + 3)
+    assert {row.status for row in rows} == {"finished"}
+    # An objective that had returned is only called again if the kill fell before its result was on the disk.
+    ended = (tmp_path / "calls.txt").read_text().split()
+    assert len(ended) <= len(cells) + kills
+    whole = run(Study.made(tables("slow")), tmp_path / "whole").to_dict()
+    for name in set(whole) - {"seconds"}:
+        assert outcome[name] == whole[name], name
