@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -63,6 +64,17 @@ def test_the_first_steps_in_float32_are_those_of_a_run_alone(make_config, device
     for run, config in zip(lanes(configs, device=device, at_once=2), configs, strict=True):
         alone = train(config, device=device)
         assert_alike(run, alone, rtol=5e-3, atol=1e-4)
+
+
+@pytest.mark.parametrize("device", ["cpu", CUDA])
+def test_in_float32_accuracies_have_the_same_distribution(make_config, device):
+    """After many steps single runs differ, as runs of other seeds do; their mean and spread must not."""
+    configs = [make_config(seed=seed, epochs=4, samples=400, monitor_every=0, data=DATA[device]) for seed in range(10)]
+    together = np.array([run.accuracy for run in lanes(configs, device=device)])
+    alone = np.array([train(config, device=device).accuracy for config in configs])
+    # The seeds are the same, so the differences are rounding's alone.
+    assert abs(together.mean() - alone.mean()) < 3 * np.sqrt((together.var(ddof=1) + alone.var(ddof=1)) / 10)
+    assert 0.4 < together.std(ddof=1) / alone.std(ddof=1) < 2.5
 
 
 @pytest.mark.parametrize("device", ["cpu", CUDA])

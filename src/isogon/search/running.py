@@ -61,6 +61,7 @@ def run(
     try:
         ledger = Ledger(_url(study, folder), folder.resolve().name, study.key)
         write_json(folder / STUDY, study.model_dump(mode="json"))
+        (folder / STUDY).chmod(0o600)  # the storage's address may hold a password
 
         def train(cells: Iterable[Cell]) -> list[Row]:
             wanted = set(cells)
