@@ -50,6 +50,16 @@ def _shown(value: Any, limit: int = 200) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
+def first_line(error: BaseException) -> str:
+    """What an error of somebody else's says, short enough for a sentence of ours.
+
+    >>> first_line(OSError("\\nno room.\\n(background on this error)")), first_line(KeyError())
+    ('no room', 'KeyError')
+    """
+    lines = (line.strip() for line in str(error).splitlines())
+    return next(filter(None, lines), type(error).__name__)[:200].rstrip(".")
+
+
 def check_number(
     name: str,
     value: Any,

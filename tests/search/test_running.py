@@ -13,6 +13,7 @@ import time
 import pytest
 
 from isogon.errors import ArgumentError, IsogonError
+from isogon.lab import checkpoints
 from isogon.search import Study, run
 from isogon.search.ledger import StudyChangedError
 
@@ -90,6 +91,9 @@ def test_the_top_is_found_and_carried_to_the_full_size(tmp_path):
     assert saved["weight_decay"] == outcome.recipe.weight_decay
     again = run(Study.made(tables("quick", verify=True)), tmp_path / "out")
     assert again.to_dict() == outcome.to_dict()
+    (tmp_path / "out").rename(tmp_path / "renamed")
+    assert run(Study.made(tables("quick", verify=True)), tmp_path / "renamed").to_dict() == outcome.to_dict()
+    (tmp_path / "renamed").rename(tmp_path / "out")
     with pytest.raises(StudyChangedError, match="--fresh"):
         run(Study.made(tables("quick")), tmp_path / "out")
     fresh = run(Study.made(tables("quick")), tmp_path / "out", fresh=True)
@@ -111,6 +115,22 @@ def test_what_was_lost_is_counted_and_left_out(tmp_path):
     assert outcome.tuning_factor == pytest.approx(0.1, rel=0.3)
     errors = {row.error.strip().splitlines()[-1] for row in outcome.rows if row.error}
     assert errors == {"ValueError: no luck"}
+
+
+def test_to_begin_anew_waits_for_whoever_is_at_it(tmp_path, monkeypatch):
+    """--fresh removes nothing from under another process, and nothing that is no study."""
+    monkeypatch.setattr(checkpoints, "LOCK_PATIENCE", 0.1)
+    place = tmp_path / "out"
+    place.mkdir()
+    (place / "thesis.tex").write_text("ten years")
+    with pytest.raises(IsogonError, match="holds something else than a study"):
+        run(Study.made(tables("quick")), place, fresh=True)
+    (place / "study.json").write_text("{}")
+    lock = checkpoints.FolderLock(place)
+    with pytest.raises(IsogonError, match="Another process"):
+        run(Study.made(tables("quick")), place, fresh=True)
+    lock.release()
+    assert (place / "thesis.tex").exists()
 
 
 def test_objectives_that_cannot_serve(tmp_path):

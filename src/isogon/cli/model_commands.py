@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from isogon.errors import ArgumentError, IsogonError, check_whole
+from isogon.errors import ArgumentError, IsogonError, check_whole, first_line
 
 if TYPE_CHECKING:
     import torch
@@ -111,9 +111,9 @@ def _model(path: str, arguments: dict[str, Any]) -> torch.nn.Module:
         for part in name.split("."):
             factory = getattr(factory, part)
     except (ImportError, AttributeError, ValueError, TypeError) as error:
-        raise ArgumentError("model", "importable from the current folder", path, _first_line(error)) from None
+        raise ArgumentError("model", "importable from the current folder", path, first_line(error)) from None
     except Exception as error:
-        raise IsogonError(f"importing {package} failed ({type(error).__name__}: {_first_line(error)}).") from None
+        raise IsogonError(f"importing {package} failed ({type(error).__name__}: {first_line(error)}).") from None
     if isinstance(factory, torch.nn.Module):
         if arguments:
             raise ArgumentError(
@@ -125,7 +125,7 @@ def _model(path: str, arguments: dict[str, Any]) -> torch.nn.Module:
     except Exception as error:
         takes = _signature(factory)
         raise IsogonError(
-            f"{path} cannot be called ({type(error).__name__}: {_first_line(error)}): it takes {takes}."
+            f"{path} cannot be called ({type(error).__name__}: {first_line(error)}): it takes {takes}."
         ) from None
     if not isinstance(made, torch.nn.Module):
         raise ArgumentError(
@@ -149,7 +149,3 @@ def _signature(factory: Any) -> str:
         return str(inspect.signature(factory))
     except (TypeError, ValueError):
         return "unknown arguments"
-
-
-def _first_line(error: BaseException) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)[:200]

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from isogon.errors import ArgumentError, IsogonError
+from isogon.errors import ArgumentError, IsogonError, first_line
 
 try:
     import fcntl
@@ -64,7 +64,7 @@ def load_checkpoint(source: Path, device: torch.device | str = "cpu") -> dict[st
         state = torch.load(source, map_location=device, weights_only=True)
     except Exception as error:  # torch raises whatever the damage leads to
         state = None
-        reason = f"{error}".splitlines()[0].rstrip(".") if f"{error}" else type(error).__name__
+        reason = first_line(error)
     if not isinstance(state, dict):
         cure = f"delete it, and the run begins anew ({reason})"
         raise ArgumentError("checkpoint", "a file that lab.train wrote", str(source), cure)

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import pandas as pd
-import torch
 
 from isogon.errors import ArgumentError, check_choice, check_whole
 from isogon.lab.checkpoints import write_whole
@@ -20,7 +19,7 @@ from isogon.lab.config import Config
 from isogon.lab.lane_group import AT_ONCE, lanes
 from isogon.lab.progress import bar_of_runs
 from isogon.lab.runs import RESULT, Run
-from isogon.lab.training import train
+from isogon.lab.training import default_device, train
 from isogon.lab.workers import Say, work_through
 
 Engine = Literal["local", "lanes"]
@@ -139,10 +138,6 @@ def _lane_units(configs: Sequence[Config], workers: int, device: str) -> list[li
 
 def _failed(config: Config, folder: Path, error: str) -> Run:
     return Run(config=config, status="failed", epochs=pd.DataFrame(), folder=folder, error=error)
-
-
-def default_device() -> str:
-    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def default_workers(device: str) -> int:

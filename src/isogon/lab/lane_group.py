@@ -23,7 +23,7 @@ from isogon.lab.config import Config
 from isogon.lab.graphed import GraphedTrial
 from isogon.lab.runs import RESULT, Run
 from isogon.lab.stacked import backward_together
-from isogon.lab.training import run_folder, train
+from isogon.lab.training import default_device, run_folder, train
 from isogon.lab.trial import Trial
 
 Batch = tuple[Tensor, Tensor]
@@ -58,7 +58,7 @@ def lanes(
     if not configs:
         return []
     check_alike(configs)
-    device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    device = torch.device(device or default_device())
     at_once = AT_ONCE[device.type] if at_once is None else check_whole("at_once", at_once, cure="count the lanes")
     places = {config.key: run_folder(_place(out, config), config) for config in configs}
     runs = {key: Run.read(place) for key, place in places.items() if place is not None and (place / RESULT).exists()}

@@ -56,7 +56,7 @@ def train(
     folder = run_folder(out, config)
     if folder is not None and (folder / RESULT).exists():
         return Run.read(folder)
-    device = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    device = torch.device(device or default_device())
     forked = [device.index or 0] if device.type == "cuda" else []
     # Networks with dropout seed torch's generator each epoch; the caller's is put back.
     with torch.random.fork_rng(devices=forked):
@@ -72,6 +72,10 @@ def train(
                 if report is not None:
                     report(trial.history[-1])
             return trial.finish()
+
+
+def default_device() -> str:
+    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def run_folder(out: str | os.PathLike[str] | None, config: Config) -> Path | None:

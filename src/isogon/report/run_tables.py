@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from isogon.errors import ArgumentError, check_choice
+from isogon.errors import ArgumentError, check_choice, first_line
 from isogon.recipe import Recipe
 from isogon.report.run_metrics import MetricLine, metric_lines
 
@@ -173,7 +173,7 @@ def _records(place: Path) -> pd.DataFrame:
     except ArgumentError:
         raise
     except (OSError, TypeError, ValueError) as error:  # a table with the right columns and wrong contents
-        raise ArgumentError("path", "a run whose records can be read", str(place), _first_line(error)) from None
+        raise ArgumentError("path", "a run whose records can be read", str(place), first_line(error)) from None
 
 
 def _metrics(folder: Path) -> list[MetricLine]:
@@ -182,11 +182,7 @@ def _metrics(folder: Path) -> list[MetricLine]:
     try:
         return metric_lines(read_epochs(folder))
     except (KeyError, OSError, TypeError, ValueError) as error:
-        raise ArgumentError("path", "a run whose epochs can be read", str(folder), _first_line(error)) from None
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__).rstrip(".")
+        raise ArgumentError("path", "a run whose epochs can be read", str(folder), first_line(error)) from None
 
 
 def _about(folder: Path) -> dict[str, Any]:
@@ -195,7 +191,7 @@ def _about(folder: Path) -> dict[str, Any]:
     try:
         about: Any = read_run(folder)
     except (OSError, ValueError) as error:
-        raise ArgumentError("path", "a run whose run.json can be read", str(folder), _first_line(error)) from None
+        raise ArgumentError("path", "a run whose run.json can be read", str(folder), first_line(error)) from None
     if not isinstance(about, dict):
         raise ArgumentError("path", "a run whose run.json holds an object", str(folder), "write it anew")
     return about
@@ -208,4 +204,4 @@ def _recipe(fields: Any, place: Path) -> Recipe | None:
     try:
         return Recipe(**fields)
     except (TypeError, ArgumentError) as error:
-        raise ArgumentError("path", "a run with a sound recipe in run.json", str(place), _first_line(error)) from None
+        raise ArgumentError("path", "a run with a sound recipe in run.json", str(place), first_line(error)) from None

@@ -12,10 +12,16 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from isogon.errors import ArgumentError
-from isogon.report.demo_page import plotly_script
-from isogon.report.drawing import PLOTLY_CONFIG, check_target
-from isogon.report.page_parts import POLICY, STYLE, json_text
+from isogon.report.drawing import PLOTLY_CONFIG
+from isogon.report.page_parts import (
+    ARTICLE_SCRIPT,
+    ARTICLE_STYLE,
+    POLICY,
+    STYLE,
+    json_text,
+    plotly_script,
+    write_html,
+)
 from isogon.report.search_figures import accuracy_figure, angle_figure, cost_figure, trend_figure
 
 if TYPE_CHECKING:
@@ -25,17 +31,7 @@ _STYLE = """
 body { max-width: 1050px; }
 .figure { height: 460px; }
 #cost { height: 230px; }
-table { border-collapse: collapse; font-size: .9rem; }
-th, td { padding: .15rem .8rem .15rem 0; text-align: right; border-bottom: 1px solid #e6e9ee; }
 td:last-child { text-align: left; overflow-wrap: anywhere; }
-pre { padding: .6rem .8rem; background: #f7f9fb; overflow-x: auto; font-size: .85rem; }
-"""
-_SCRIPT = """
-"use strict";
-const page = JSON.parse(document.getElementById("figures").textContent);
-for (const [place, figure] of Object.entries(page.figures)) {
-  Plotly.newPlot(place, figure.data, figure.layout, page.config);
-}
 """
 
 
@@ -47,19 +43,14 @@ def write_search_page(
     `folder` is the study's, where the records of its trials are read; `study_file` is the text that the study came
     from, shown at the end.
     """
-    target = check_target("path", path, [".html"])
-    text = search_text(outcome, folder, study_file=study_file)
-    try:
-        target.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ArgumentError("path", "a file we can write", str(path), error.strerror or str(error)) from None
-    return target
+    return write_html(search_text(outcome, folder, study_file=study_file), path)
 
 
 def search_text(outcome: Outcome, folder: str | os.PathLike[str], *, study_file: str | None = None) -> str:
     """The whole page, plotly.js within."""
+    from isogon.search.ledger import without_passwords
     from isogon.search.running import TRIALS
-    from isogon.search.words import cost_sentence, loss_sentence, remarks, trend_sentence, without_passwords
+    from isogon.search.words import cost_sentence, loss_sentence, remarks, trend_sentence
 
     plotly = plotly_script()
     angles = angle_figure(outcome, Path(folder) / TRIALS)
@@ -75,7 +66,7 @@ def search_text(outcome: Outcome, folder: str | os.PathLike[str], *, study_file:
 <meta http-equiv="Content-Security-Policy" content="{POLICY}">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{title} · isogon</title>
-<style>{STYLE}{_STYLE}</style>
+<style>{STYLE}{ARTICLE_STYLE}{_STYLE}</style>
 </head>
 <body>
 <h1>{title}</h1>
@@ -95,7 +86,7 @@ the top, the star is its top F* with the 90 % interval. {escape(loss_sentence(ou
 <footer>Drag in a figure to zoom, double-click to return, click a name to hide its line.</footer>
 <script>{plotly}</script>
 <script type="application/json" id="figures">{json_text({"figures": figures, "config": PLOTLY_CONFIG})}</script>
-<script>{_SCRIPT}</script>
+<script>{ARTICLE_SCRIPT}</script>
 </body>
 </html>
 """

@@ -6,14 +6,16 @@ import json
 import math
 import time
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from isogon.lab import Config, Run, run_all
 from isogon.lab.checkpoints import FolderLock, write_json
-from isogon.lab.engines import Engine, default_device, default_workers
+from isogon.lab.engines import Engine, default_workers
+from isogon.lab.training import default_device
 from isogon.lab.workers import Say, work_through
 from isogon.recipe import Recipe
 from isogon.search.ledger import Cell, Ledger, Row
@@ -38,20 +40,14 @@ def train_rows(
         if row.status == "waiting":
             ledger.claim(row)
     if study.task.objective is None:
-        _train_configs(study, ledger, rows, folder, engine=engine, workers=workers, progress=progress)
+        settings = {"engine": engine, "out": folder, "workers": workers, "device": study.run.device}
+        _train_configs(study, ledger, rows, folder, partial(run_all, **settings, progress=progress))  # type: ignore[arg-type]
     else:
         _call_objective(study, study.task.objective, ledger, rows, folder, workers=workers)
 
 
 def _train_configs(
-    study: Study,
-    ledger: Ledger,
-    rows: Sequence[Row],
-    folder: Path,
-    *,
-    engine: Engine,
-    workers: int | None,
-    progress: bool,
+    study: Study, ledger: Ledger, rows: Sequence[Row], folder: Path, run_them: Callable[..., list[Run]]
 ) -> None:
     by_config = {
         study.config(tuning_factor=row.cell.tuning_factor, samples=row.cell.samples, seed=row.cell.seed): row
@@ -73,9 +69,7 @@ def _train_configs(
             write_down(Run.read(folder / config.name))
 
     # What had ended when the search was killed before it could be written down is among these too.
-    for run in run_all(
-        list(by_config), engine, folder, workers=workers, device=study.run.device, progress=progress, news=news
-    ):
+    for run in run_them(list(by_config), news=news):
         write_down(run)
 
 

@@ -7,11 +7,12 @@ was killed finds all that was ended, and what was under way.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from isogon.errors import IsogonError, MissingExtraError
+from isogon.errors import IsogonError, MissingExtraError, first_line
 
 try:
     import optuna
@@ -23,6 +24,7 @@ except ImportError as error:  # pragma: no cover - exercised in a subprocess
 Status = Literal["waiting", "running", "finished", "diverged", "failed"]
 #: the range of tuning factors that a trial may have
 _RANGE = FloatDistribution(1e-9, 1e9, log=True)
+_PASSWORD = re.compile(r"(://[^\s:/@]*):[^\s/@]*@")
 _ENDED = (TrialState.COMPLETE, TrialState.FAIL, TrialState.PRUNED)
 
 
@@ -116,7 +118,7 @@ class Ledger:
 
     def rows(self) -> list[Row]:
         """Every trial, in the order in which they were planned."""
-        return [_row(trial) for trial in self._storage.get_all_trials(self._id)]
+        return [row_of(trial) for trial in self._storage.get_all_trials(self._id)]
 
     def open_rows(self) -> list[Row]:
         """The trials that have not ended; one that runs in a process that was killed is among them."""
@@ -134,10 +136,11 @@ def _opened(url: str) -> optuna.storages.RDBStorage:
     try:
         return optuna.storages.RDBStorage(url)
     except Exception as error:  # SQLAlchemy's, the driver's and Optuna's own
-        raise IsogonError(f"The storage {_without_password(url)} cannot be used: {_first_line(error)}") from error
+        raise IsogonError(f"The storage {without_passwords(url)} cannot be used: {first_line(error)}") from error
 
 
-def _row(trial: FrozenTrial) -> Row:
+def row_of(trial: FrozenTrial) -> Row:
+    """A trial of the storage as a row."""
     notes = trial.user_attrs
     cell = Cell(
         tuning_factor=trial.params["tuning_factor"],
@@ -159,11 +162,9 @@ def _row(trial: FrozenTrial) -> Row:
     )
 
 
-def _first_line(error: BaseException) -> str:
-    return f"{error}".strip().splitlines()[0] if f"{error}".strip() else type(error).__name__
-
-
-def _without_password(url: str) -> str:
-    scheme, separator, rest = url.partition("://")
-    user, at, place = rest.rpartition("@")
-    return f"{scheme}{separator}{user.split(':')[0]}{at}{place}"
+def without_passwords(text: str) -> str:
+    """
+    >>> without_passwords('storage = "postgresql://me:secret@host/db"')
+    'storage = "postgresql://me:***@host/db"'
+    """
+    return _PASSWORD.sub(r"\1:***@", text)

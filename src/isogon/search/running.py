@@ -18,6 +18,7 @@ from isogon.search.objective import find_objective
 from isogon.search.outcome import Outcome
 from isogon.search.study import Study
 from isogon.search.trend import transfer_trend
+from isogon.search.words import last_line
 
 STUDY, TRIALS, DATABASE = "study.json", "trials", "study.db"
 #: times that a grid may grow at its edge
@@ -59,7 +60,7 @@ def run(
     folder.mkdir(parents=True, exist_ok=True)
     lock = FolderLock(folder)
     try:
-        ledger = Ledger(_url(study, folder), folder.resolve().name, study.key)
+        ledger = Ledger(*storage_of(study, folder), study.key)
         write_json(folder / STUDY, study.model_dump(mode="json"))
         (folder / STUDY).chmod(0o600)  # the storage's address may hold a password
 
@@ -123,7 +124,7 @@ def _fitted(rows: Sequence[Row]) -> Curve:
     alive = [row for row in rows if row.accuracy is not None]
     if len({row.cell.tuning_factor for row in alive}) < 3:
         first = next((row.error for row in rows if row.error), None)
-        reason = f" (the first error: {first.strip().splitlines()[-1]})" if first else ""
+        reason = f" (the first error: {last_line(first)})" if first else ""
         lost = len(rows) - len(alive)
         raise IsogonError(
             f"{lost} of {len(rows)} trials at {rows[0].cell.samples} samples diverged or failed, and fewer than three "
@@ -138,13 +139,18 @@ def _short(factors: Iterable[float]) -> list[str]:
     return [f"{factor:.3g}" for factor in factors]
 
 
-def _url(study: Study, folder: Path) -> str:
-    return f"sqlite:///{folder.resolve() / DATABASE}" if study.run.storage == "sqlite" else study.run.storage
+def storage_of(study: Study, folder: Path) -> tuple[str, str]:
+    """The storage's address and the study's name there: a file of its own has one study, whatever the folder's name."""
+    if study.run.storage == "sqlite":
+        return f"sqlite:///{folder.resolve() / DATABASE}", "search"
+    return study.run.storage, folder.resolve().name
 
 
 def _forget(folder: Path, study: Study) -> None:
+    if folder.exists():
+        if not (folder / STUDY).exists() and any(folder.iterdir()):
+            raise StudyChangedError(f"{folder} holds something else than a study: choose another folder.")
+        FolderLock(folder).release()  # not under the feet of another process
+        shutil.rmtree(folder)
     if study.run.storage != "sqlite":
-        Ledger.delete(study.run.storage, folder.resolve().name)
-    if folder.exists() and not (folder / STUDY).exists() and any(folder.iterdir()):
-        raise StudyChangedError(f"{folder} holds something else than a study: choose another folder.")
-    shutil.rmtree(folder, ignore_errors=True)
+        Ledger.delete(*storage_of(study, folder))

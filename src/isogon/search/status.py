@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from isogon.errors import ArgumentError, IsogonError
-from isogon.search.ledger import Row, Status, _row
+from isogon.errors import ArgumentError, IsogonError, first_line
+from isogon.search.ledger import Row, Status, row_of, without_passwords
 from isogon.search.outcome import OUTCOME
-from isogon.search.running import DATABASE, STUDY
+from isogon.search.running import DATABASE, STUDY, storage_of
 from isogon.search.study import Study
-from isogon.search.words import without_passwords
 
 STATUSES: tuple[Status, ...] = ("finished", "running", "waiting", "diverged", "failed")
 
@@ -90,18 +89,15 @@ def _rows(study: Study, folder: Path) -> list[Row]:
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     file = (folder / DATABASE).resolve()
-    url = study.run.storage
-    if url == "sqlite":
+    url, name = storage_of(study, folder)
+    if study.run.storage == "sqlite":
         if not file.exists():
             raise ArgumentError("study folder", f"one with {DATABASE} in it", str(folder), "call isogon search first")
         # Read-only: this connection can hold up a writer for milliseconds, and can change nothing.
         url = f"sqlite:///file:{quote(str(file))}?mode=ro&uri=true"
     try:
         storage = optuna.storages.RDBStorage(url, skip_table_creation=True)
-        names = optuna.get_all_study_names(storage)
-        # A file has one study, whatever its folder is called by now.
-        name = names[0] if study.run.storage == "sqlite" and len(names) == 1 else folder.resolve().name
-        return [_row(trial) for trial in optuna.load_study(study_name=name, storage=storage).trials]
+        return [row_of(trial) for trial in optuna.load_study(study_name=name, storage=storage).trials]
     except Exception as error:  # SQLAlchemy's, the driver's and Optuna's own
-        reason = next(iter(str(error).strip().splitlines()), type(error).__name__).rstrip(".")
-        raise IsogonError(f"The trials of {folder} cannot be read just now: {without_passwords(reason)}.") from error
+        reason = without_passwords(first_line(error))
+        raise IsogonError(f"The trials of {folder} cannot be read just now: {reason}.") from error

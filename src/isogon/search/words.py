@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from fractions import Fraction
 
 from isogon.search.ledger import Row
 from isogon.search.outcome import Outcome
 from isogon.search.study import Study
-
-_PASSWORD = re.compile(r"(://[^\s:/@]*):[^\s/@]*@")
 
 
 def remarks(outcome: Outcome) -> list[str]:
@@ -85,11 +82,3 @@ def last_line(error: str) -> str:
     """What a trace says in the end, short, and without what a terminal might obey."""
     line = next(iter(reversed(error.strip().splitlines())), "")[:200].rstrip(".")
     return "".join(letter if letter.isprintable() else "�" for letter in line)
-
-
-def without_passwords(text: str) -> str:
-    """
-    >>> without_passwords('storage = "postgresql://me:secret@host/db"')
-    'storage = "postgresql://me:***@host/db"'
-    """
-    return _PASSWORD.sub(r"\1:***@", text)
