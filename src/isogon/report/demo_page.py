@@ -12,9 +12,16 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from isogon.errors import ArgumentError, MissingExtraError
-from isogon.report.drawing import COLOURS, PLOTLY_CONFIG, check_target
-from isogon.report.page_parts import POLICY, STYLE, json_text
+from isogon.report.drawing import COLOURS, PLOTLY_CONFIG
+from isogon.report.page_parts import (
+    ARTICLE_SCRIPT,
+    ARTICLE_STYLE,
+    POLICY,
+    STYLE,
+    json_text,
+    plotly_script,
+    write_html,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,16 +29,6 @@ if TYPE_CHECKING:
 _STYLE = """
 body { max-width: 1000px; }
 .figure { height: 430px; }
-table { border-collapse: collapse; font-size: .9rem; }
-th, td { padding: .15rem .8rem .15rem 0; text-align: right; border-bottom: 1px solid #e6e9ee; }
-pre { padding: .6rem .8rem; background: #f7f9fb; overflow-x: auto; font-size: .85rem; }
-"""
-_SCRIPT = """
-"use strict";
-const page = JSON.parse(document.getElementById("figures").textContent);
-for (const [place, figure] of Object.entries(page.figures)) {
-  Plotly.newPlot(place, figure.data, figure.layout, page.config);
-}
 """
 _DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 
@@ -72,12 +69,7 @@ class DemoSummary:
 
 def write_demo_page(demo: DemoSummary, path: str | os.PathLike[str]) -> Path:
     """Write the page to `path`."""
-    target = check_target("path", path, [".html"])
-    try:
-        target.write_text(demo_text(demo), encoding="utf-8")
-    except OSError as error:
-        raise ArgumentError("path", "a file we can write", str(path), error.strerror or str(error)) from None
-    return target
+    return write_html(demo_text(demo), path)
 
 
 def demo_text(demo: DemoSummary) -> str:
@@ -90,7 +82,7 @@ def demo_text(demo: DemoSummary) -> str:
 <meta http-equiv="Content-Security-Policy" content="{POLICY}">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>isogon: the tour</title>
-<style>{STYLE}{_STYLE}</style>
+<style>{STYLE}{ARTICLE_STYLE}{_STYLE}</style>
 </head>
 <body>
 <h1>Find the weight decay on a fraction of the data, use it on all of it</h1>
@@ -117,19 +109,10 @@ one tuning factor, angles over the last epochs before the first drop:</p>
 <footer>Drag in a figure to zoom, double-click to return, click a name to hide its line.</footer>
 <script>{plotly_script()}</script>
 <script type="application/json" id="figures">{json_text({"figures": figures, "config": PLOTLY_CONFIG})}</script>
-<script>{_SCRIPT}</script>
+<script>{ARTICLE_SCRIPT}</script>
 </body>
 </html>
 """
-
-
-def plotly_script() -> str:
-    """plotly.js, or a sentence about what is missing; whoever works for minutes towards a page asks before."""
-    try:
-        from plotly.offline import get_plotlyjs
-    except ImportError:
-        raise MissingExtraError("plotly", extra="report", purpose="to write the page") from None
-    return str(get_plotlyjs())
 
 
 def _angles(demo: DemoSummary) -> dict[str, Any]:

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+from pathlib import Path
 from typing import Any
+
+from isogon.errors import ArgumentError, MissingExtraError
+from isogon.report.drawing import check_target
 
 # A page may run its own scripts and save its own pictures; the browser blocks everything else.
 POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
@@ -12,6 +17,41 @@ POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inli
 def json_text(content: Any) -> str:
     """JSON that no HTML parser can take for markup."""
     return json.dumps(content, ensure_ascii=False, allow_nan=False).replace("<", "\\u003c")
+
+
+def plotly_script() -> str:
+    """plotly.js, or a sentence about what is missing; whoever works for minutes towards a page asks before."""
+    try:
+        from plotly.offline import get_plotlyjs
+    except ImportError:
+        raise MissingExtraError("plotly", extra="report", purpose="to write the page") from None
+    return str(get_plotlyjs())
+
+
+def write_html(text: str, path: str | os.PathLike[str], *, name: str = "path") -> Path:
+    """Write a page to `path`; `name` is what a refusal calls it."""
+    target = check_target(name, path, [".html"])
+    try:
+        target.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise ArgumentError(name, "a file we can write", str(path), error.strerror or str(error)) from None
+    return target
+
+
+#: for pages that are texts with figures between them
+ARTICLE_STYLE = """
+table { border-collapse: collapse; font-size: .9rem; }
+th, td { padding: .15rem .8rem .15rem 0; text-align: right; border-bottom: 1px solid #e6e9ee; }
+pre { padding: .6rem .8rem; background: #f7f9fb; overflow-x: auto; font-size: .85rem; }
+"""
+#: draws each figure of the element `figures` at the place that has its name
+ARTICLE_SCRIPT = """
+"use strict";
+const page = JSON.parse(document.getElementById("figures").textContent);
+for (const [place, figure] of Object.entries(page.figures)) {
+  Plotly.newPlot(place, figure.data, figure.layout, page.config);
+}
+"""
 
 
 STYLE = """

@@ -11,9 +11,8 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from isogon.errors import ArgumentError, MissingExtraError
-from isogon.report.drawing import PLOTLY_CONFIG, check_target
-from isogon.report.page_parts import POLICY, SCRIPT, STYLE, json_text
+from isogon.report.drawing import PLOTLY_CONFIG
+from isogon.report.page_parts import POLICY, SCRIPT, STYLE, json_text, plotly_script, write_html
 from isogon.report.run_figures import layer_colours, metric_colours
 from isogon.report.run_tables import PANELS, Line, Mark, RunSummary
 
@@ -26,21 +25,12 @@ _MOST_AT_FIRST, _MOST_FOUND = 6, 3
 
 def write_page(run: RunSummary, path: str | os.PathLike[str], *, name: str = "path") -> Path:
     """Write the page about `run` to `path`; `name` is what a refusal calls it."""
-    target = check_target(name, path, [".html"])
-    text = page_text(run)
-    try:
-        target.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ArgumentError(name, "a file we can write", str(path), error.strerror or str(error)) from None
-    return target
+    return write_html(page_text(run), path, name=name)
 
 
 def page_text(run: RunSummary) -> str:
     """The whole page, plotly.js within."""
-    try:
-        from plotly.offline import get_plotlyjs
-    except ImportError:
-        raise MissingExtraError("plotly", extra="report", purpose="to write the page") from None
+    plotly = plotly_script()
     title = escape(run.name)
     return f"""<!doctype html>
 <html lang="en">
@@ -65,7 +55,7 @@ def page_text(run: RunSummary) -> str:
 </main>
 <footer>Solid lines are measured, dashed ones predicted by theory; grey verticals are drops of the learning rate.
 Click a name above the panels to hide its lines, drag to zoom, double-click to return.</footer>
-<script>{get_plotlyjs()}</script>
+<script>{plotly}</script>
 <script type="application/json" id="run">{json_text(figure_data(run))}</script>
 <script>{SCRIPT}</script>
 </body>
