@@ -9,14 +9,12 @@ order they come, so that two runs may differ in their last bits.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
 
 import torch
 import triton
 import triton.language as tl
 
-Tensors = Sequence[torch.Tensor]
-Optional = Sequence[torch.Tensor | None]
+from isogon.dynamics.sums import ListCopies, Optional, Tensors
 
 # Elements that one program adds up.
 _CHUNK = 4096
@@ -82,15 +80,15 @@ def _after(
 Before = tuple[list[torch.Tensor], torch.Tensor, torch.Tensor]
 
 
-class FusedSums:
-    """For CUDA. A copy is a list of tensors like the parameters, which must be dense.
+class FusedSums(ListCopies):
+    """For CUDA. The parameters must be dense.
 
     Whatever is done once a tensor and step counts here: sixty tensors are usual, and Python takes longer for them than
     the GPU.
     """
 
     def __init__(self, parameters: Tensors) -> None:
-        self._parameters = list(parameters)
+        super().__init__(parameters)
         self._device = parameters[0].device
         self._none: list[torch.Tensor | None] = [None] * len(parameters)
         lengths = torch.tensor([p.numel() for p in parameters])
@@ -110,17 +108,6 @@ class FusedSums:
         # Types and strides of gradients that were found to be laid out like the parameters.
         self._good_layouts: list[tuple[list[torch.dtype], list[tuple[int, ...]]]] = []
         self.epoch(self.copy())  # compiles now; where it cannot, the caller takes another way
-
-    def copy(self, into: list[torch.Tensor] | None = None) -> list[torch.Tensor]:
-        into = [torch.empty_like(p) for p in self._parameters] if into is None else into
-        torch._foreach_copy_(into, self._parameters)
-        return into
-
-    def as_tensors(self, copy: Tensors) -> list[torch.Tensor]:
-        return [torch.clone(t) for t in copy]
-
-    def from_tensors(self, values: Tensors) -> list[torch.Tensor]:
-        return [torch.empty_like(p).copy_(t) for t, p in zip(values, self._parameters, strict=True)]
 
     def before(self, into: Before | None, gradients: Optional, buffers: Optional) -> Before:
         copy = [torch.empty_like(p) for p in self._parameters] if into is None else into[0]

@@ -69,8 +69,8 @@ def _fused(parameters: Tensors) -> Sums | None:
 Before = tuple[list[torch.Tensor], list[tuple[float, float, float, float]]]
 
 
-class PiecewiseSums:
-    """For the CPU. A copy is a list of tensors like the parameters."""
+class ListCopies:
+    """The part of `Sums` about copies, for which a copy is a list of tensors like the parameters."""
 
     def __init__(self, parameters: Tensors) -> None:
         self._parameters = list(parameters)
@@ -85,6 +85,10 @@ class PiecewiseSums:
 
     def from_tensors(self, values: Tensors) -> list[torch.Tensor]:
         return [torch.empty_like(p).copy_(t) for t, p in zip(values, self._parameters, strict=True)]
+
+
+class PiecewiseSums(ListCopies):
+    """For the CPU."""
 
     def before(self, into: Before | None, gradients: Optional, buffers: Optional) -> Before:
         copy = self.copy(None if into is None else into[0])
