@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 
 import torch
+from machine import processor
 from torch import nn
 from torch.nn import functional
 
@@ -78,14 +79,6 @@ def compare(shape: tuple[int, ...], memory_format: torch.memory_format, repeats:
         low, middle, high = statistics.quantiles(ratios, n=4)
         cells.append(f"{middle:5.2f} ({low:.2f} to {high:.2f})")
     return "  ".join(cells)
-
-
-def processor() -> str:
-    try:
-        with open("/proc/cpuinfo") as lines:
-            return next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
 
 
 def main() -> None:

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable
 
 import torch
-from monitor_overhead import processor
+from machine import processor
 
 from isogon import Recipe
 from isogon.lab import Config, Run, lanes, run_all, train

@@ -17,6 +17,7 @@ import statistics
 import time
 
 import torch
+from machine import processor
 from torch import nn
 
 from isogon.dynamics import Monitor
@@ -91,16 +92,6 @@ def clock(device: torch.device) -> float:
 def wait(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.synchronize(device)
-
-
-def processor(device: str) -> str:
-    if device.startswith("cuda"):
-        return torch.cuda.get_device_name(device)
-    try:
-        with open("/proc/cpuinfo") as lines:
-            return next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
 
 
 def main() -> None:
