@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 from torch import distributed
 
-from isogon.errors import IsogonError
+from isogon.errors import ArgumentError, IsogonError
 from isogon.lab.config import Config
 from isogon.lab.runs import Run
 from isogon.lab.training import train
@@ -30,7 +30,10 @@ def main(arguments: list[str]) -> int:
     try:
         config = Config.from_dict(json.loads(Path(file).read_text(encoding="utf-8")))
         run = _train_as_a_rank(config, out) if int(os.environ.get("WORLD_SIZE", "1")) > 1 else train(config, out)
-    except (IsogonError, OSError, json.JSONDecodeError) as error:
+    except json.JSONDecodeError as error:
+        print(ArgumentError("config", "a JSON file", file, f"{error}"), file=sys.stderr)
+        return 2
+    except (IsogonError, OSError) as error:
         print(f"{error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
