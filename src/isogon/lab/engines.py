@@ -6,24 +6,27 @@ import json
 import os
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Self
 
 import pandas as pd
 
-from isogon.errors import ArgumentError, check_choice, check_whole
+from isogon.errors import ArgumentError
 from isogon.lab.checkpoints import write_whole
 from isogon.lab.config import Config
+from isogon.lab.disk_space import DiskFullError, full_disk
 from isogon.lab.lane_group import AT_ONCE, lanes
+from isogon.lab.pools import Engine, default_workers, pool_for
 from isogon.lab.progress import bar_of_runs
 from isogon.lab.runs import RESULT, Run
 from isogon.lab.training import default_device, train
-from isogon.lab.workers import Say, work_through
+from isogon.lab.workers import Say
 
-Engine = Literal["local", "lanes"]
-ENGINES: tuple[Engine, ...] = ("local", "lanes")
+if TYPE_CHECKING:
+    from isogon.lab.ray_session import RaySettings
+
 ERROR = "error.txt"
 News = Callable[[str, Config, Any], None]
 
@@ -37,27 +40,32 @@ def run_all(
     device: str | None = None,
     progress: bool = True,
     news: News | None = None,
+    claim: Callable[[Config], bool] | None = None,
+    ray: RaySettings | None = None,
 ) -> list[Run]:
     """Train every config in a folder of its own below `out`; their runs, in order.
 
     The same call again reads the runs that have ended and resumes the others. A run that fails is a `Run` with status
-    `failed` and its error, also kept in its folder; it ends no other, and is tried again by the next call.
+    `failed` and its error, also kept in its folder; it ends no other, and is tried again by the next call. A disk that
+    is full fails no run: it ends the call with a `DiskFullError`.
 
     Args:
-        engine: `local` trains one config in each worker process, `lanes` several at once (see `lab.lanes`).
-        workers: processes, one thread each; the cores this process may use, or 1 on a GPU, unless given.
+        engine: `local` trains one config in each worker process, `lanes` several at once (see `lab.lanes`), `ray` one
+            in each worker of a Ray cluster.
+        workers: processes, one thread each; the cores this process may use, or 1 on a GPU, or what the Ray cluster
+            takes, unless given.
         device: `cuda` where there is one, else `cpu`.
         progress: bars on a terminal, a line a run elsewhere.
         news: called with "epoch", a config and its row, with "ended" and its status, or with "failed" and its error.
+        claim: called with a config right before its training starts; one for which it says False is left to others,
+            and is not among the runs.
+        ray: where the cluster is and what a training asks of it (see `lab.RaySettings`).
 
     A script that calls this must do so under `if __name__ == "__main__":`, since each worker imports it.
     """
-    check_choice("engine", engine, ENGINES)
     configs = list(configs)
     device = device or default_device()
-    workers = check_whole(
-        "workers", default_workers(device) if workers is None else workers, cure="count the processes"
-    )
+    pool = pool_for(engine, workers=workers, device=device, ray=ray)
     by_key = {config.key: config for config in configs}
     if len(by_key) < len(configs):
         given = f"{len(configs)} of which {len(by_key)} differ"
@@ -65,12 +73,23 @@ def run_all(
     folder = Path(out)
     places = {key: folder / config.name for key, config in by_key.items()}
     missing = [config for key, config in by_key.items() if not (places[key] / RESULT).exists()]
+    can_have = claim or (lambda config: True)
+    ours = {config.key for config in configs if config not in missing and can_have(config)}
     errors: dict[str, str] = {}
-    units = [[config] for config in missing] if engine == "local" else _lane_units(missing, workers, device)
+    units = [[config] for config in missing]
+    if engine == "lanes":
+        units = _lane_units(missing, workers or default_workers(device), device, shared=claim is not None)
     jobs = [TrainingJob(tuple(unit), str(folder), device) for unit in units]
     with bar_of_runs(missing, done=len(configs) - len(missing), shown=progress) as show:
 
+        def claimed(job: TrainingJob) -> bool:
+            job.configs = tuple(config for config in job.configs if can_have(config))
+            ours.update(job.keys)
+            return bool(job.configs)
+
         def heard(kind: str, key: str, content: Any) -> None:
+            if kind == "full":
+                raise DiskFullError(content)
             if kind == "failed":
                 errors[key] = content
                 places[key].mkdir(parents=True, exist_ok=True)
@@ -82,14 +101,15 @@ def run_all(
                 news(kind, by_key[key], content)
 
         if jobs:
-            work_through(jobs, workers=min(workers, len(jobs)), heard=heard)
+            pool(jobs, heard=heard, claim=claimed)
     return [
         _failed(config, places[key], errors[key]) if key in errors else Run.read(places[key])
         for key, config in by_key.items()
+        if key in ours
     ]
 
 
-@dataclass(frozen=True)
+@dataclass
 class TrainingJob:
     """Configs that one worker trains, together where there are several, each below `out`."""
 
@@ -101,8 +121,14 @@ class TrainingJob:
     def keys(self) -> list[str]:
         return [config.key for config in self.configs]
 
+    def moved_to(self, out: str) -> Self:
+        return replace(self, out=out)
+
     def work(self, say: Say) -> None:
-        """Train them; says "epoch" and the row, then "ended" and the status or "failed" and the error."""
+        """Train them; says "epoch" and the row, then "ended" and the status or "failed" and the error.
+
+        Where the disk is full it says "full" and where, and leaves the rest for later.
+        """
 
         def report(config: Config, row: Mapping[str, Any]) -> None:
             say("epoch", config.key, dict(row))
@@ -119,29 +145,32 @@ class TrainingJob:
             try:
                 run = train(config, place, device=self.device, progress=False, report=partial(report, config))
                 say("ended", config.key, run.status)
-            except Exception:  # whatever a config leads to is that run's failure
+            except Exception as error:  # whatever a config leads to is that run's failure
+                full = full_disk(error, self.out)
+                if full is not None:
+                    say("full", config.key, full)
+                    return
                 say("failed", config.key, traceback.format_exc())
 
 
-def _lane_units(configs: Sequence[Config], workers: int, device: str) -> list[list[Config]]:
-    """Configs of one network together; on a CPU in parts small enough that every worker has one."""
+def _lane_units(configs: Sequence[Config], workers: int, device: str, *, shared: bool) -> list[list[Config]]:
+    """Configs of one network together; on a CPU in parts small enough that every worker has one.
+
+    Where others may claim some of them (`shared`), no part is larger than what trains at once.
+    """
     alike: dict[tuple[Any, ...], list[Config]] = {}
     for config in configs:
         network = config.net, json.dumps(dict(config.net_options), sort_keys=True), config.data, config.precision
         alike.setdefault(network, []).append(config)
     units = []
     for group in alike.values():
-        part = len(group) if device.startswith("cuda") else min(AT_ONCE["cpu"], -(-len(group) // workers))
+        if device.startswith("cuda"):
+            part = AT_ONCE["cuda"] if shared else len(group)
+        else:
+            part = min(AT_ONCE["cpu"], -(-len(group) // workers))
         units += [group[start : start + part] for start in range(0, len(group), part)]
     return units
 
 
 def _failed(config: Config, folder: Path, error: str) -> Run:
     return Run(config=config, status="failed", epochs=pd.DataFrame(), folder=folder, error=error)
-
-
-def default_workers(device: str) -> int:
-    """The cores that this process may use; one process for a GPU."""
-    if device.startswith("cuda"):
-        return 1
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -22,13 +22,15 @@ from isogon.lab.config import Config
 #: files of a run's folder, beside those of `dynamics.records`
 CONFIG, CHECKPOINT, RESULT = "config.json", "checkpoint.pt", "result.json"
 WEIGHTS, PREDICTIONS = "weights.pt", "predictions.npy"
+#: a file that anybody may leave in the folder of a run under way: it ends, pruned, after the epoch that it is in
+STOP = "stop"
 
-Status = Literal["finished", "diverged", "failed"]
+Status = Literal["finished", "diverged", "failed", "pruned"]
 
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """A training that ended: `finished`, `diverged`, or `failed` with its `error`.
+    """A training that ended: `finished`, `diverged`, `pruned` (stopped early), or `failed` with its `error`.
 
     `epochs` has a row an epoch: losses, accuracies, images/s. `accuracy` is the test accuracy of the last epoch, as the
     papers seem to report; NaN where the run did not finish.

@@ -28,7 +28,7 @@ from isogon.lab.networks import build, draws_random_numbers, scale_map_of, shape
 from isogon.lab.order import epoch_of, generator
 from isogon.lab.plans import schedule_of
 from isogon.lab.ranks import Ranks
-from isogon.lab.runs import CHECKPOINT, CONFIG, PREDICTIONS, RESULT, WEIGHTS, Run
+from isogon.lab.runs import CHECKPOINT, CONFIG, PREDICTIONS, RESULT, STOP, WEIGHTS, Run
 from isogon.optim import drive, split_groups
 from isogon.optim.driver import Exponential
 
@@ -64,14 +64,16 @@ class Trial:
         self.ranks.check(config)
         self._checkpoint_every = checkpoint_every
         self.data = _on_device(_load(config), self.device)
-        self._augmentation = from_name(config.augmentation)
+        self.augmentation = from_name(config.augmentation)
         self.dtype = _TYPES[config.precision]
-        self._layout = torch.channels_last if config.precision == "bfloat16" else torch.contiguous_format
+        # The layout that tensor cores take as it is.
+        tensor_cores = config.precision == "bfloat16" or self.device.type == "cuda"
+        self._layout = torch.channels_last if tensor_cores else torch.contiguous_format
         self.model = build(config, self.data)
         #: whether the network has chance in it, dropout say
         self.draws = draws_random_numbers(self.model, shape_of(config, self.data))
         self.model.to(self.device, self.dtype)
-        if config.precision == "bfloat16":
+        if tensor_cores:
             self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.network = self.ranks.wrapped(self.model)
         schedule = schedule_of(
@@ -109,7 +111,8 @@ class Trial:
         #: a row for each of them
         self.history: list[dict[str, Any]] = []
         self.diverged = False
-        self._sums = torch.zeros(3, dtype=torch.float64, device=self.device)
+        #: loss, right answers and samples of the epoch under way
+        self.sums = torch.zeros(3, dtype=torch.float64, device=self.device)
         self._started = 0.0
         try:
             self._resume()
@@ -119,14 +122,21 @@ class Trial:
 
     @property
     def ended(self) -> bool:
-        return self.diverged or self.epoch >= self.config.epochs
+        return self.diverged or self.epoch >= self.config.epochs or self._stopped
+
+    @property
+    def _stopped(self) -> bool:
+        """Whether the folder holds `stop`; not under several ranks, which might not see it at the same moment."""
+        if self.folder is None or self.ranks.size > 1 or self.epoch == 0:
+            return False
+        return (self.folder / STOP).exists()
 
     def begin_epoch(self) -> None:
         #: the samples of the epoch, in order
         self.plan = epoch_of(self.config, self.epoch, device=self.device)
         if self.monitor is not None:
             self.monitor.advance(0)  # an epoch begins here, and ends with this loop's
-        self._sums.zero_()
+        self.sums.zero_()
         self._started = time.perf_counter()
         if self.draws:
             purpose = f"network, rank {self.ranks.rank}"
@@ -139,7 +149,7 @@ class Trial:
 
     def inputs(self, places: Tensor, drawn: Tensor) -> tuple[Tensor, Tensor]:
         """Images, augmented as `drawn` says, and labels of the training samples at `places`."""
-        images = self._augmentation.apply(self.data.train_x[places], drawn)
+        images = self.augmentation.apply(self.data.train_x[places], drawn)
         return self.prepare(images), self.data.train_y[places]
 
     def prepare(self, images: Tensor) -> Tensor:
@@ -148,7 +158,7 @@ class Trial:
         return values.contiguous(memory_format=self._layout) if values.dim() == 4 else values
 
     def prepare_test(self, images: Tensor) -> Tensor:
-        return self.prepare(self._augmentation.at_test(images))
+        return self.prepare(self.augmentation.at_test(images))
 
     def autocast(self) -> AbstractContextManager[Any]:
         if self.config.precision == "bfloat16":
@@ -170,9 +180,9 @@ class Trial:
     def note(self, loss: Tensor, outputs: Tensor, labels: Tensor) -> None:
         """Count a mean loss and its outputs towards the epoch's row; nothing waits for the device."""
         right = (outputs.argmax(1) == labels).sum()
-        self._sums[0] += loss.detach() * len(labels)
-        self._sums[1] += right
-        self._sums[2] += len(labels)
+        self.sums[0] += loss.detach() * len(labels)
+        self.sums[1] += right
+        self.sums[2] += len(labels)
 
     def step(self) -> None:
         self.optimizer.step()
@@ -180,7 +190,7 @@ class Trial:
 
     def end_epoch(self) -> None:
         """Test, keep the epoch's row and the checkpoint, and see whether the run has diverged."""
-        loss, right, count = self.ranks.total(self._sums.clone()).tolist()
+        loss, right, count = self.ranks.total(self.sums.clone()).tolist()
         seconds = time.perf_counter() - self._started
         self.ranks.mix_buffers(self.model)
         with self.autocast():
@@ -212,7 +222,7 @@ class Trial:
             self.monitor.close()
         run = Run(
             config=self.config,
-            status="diverged" if self.diverged else "finished",
+            status="diverged" if self.diverged else "finished" if self.epoch >= self.config.epochs else "pruned",
             epochs=pd.DataFrame(self.history),
             data_fingerprint=self.data.fingerprint,
             folder=self.folder,

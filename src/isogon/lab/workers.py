@@ -7,11 +7,12 @@ import os
 import signal
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import torch
 
@@ -32,18 +33,33 @@ class Job(Protocol):
         """Do it, and say what there is to say; an exception here counts as the worker's death."""
 
 
-def work_through(jobs: Sequence[Job], *, workers: int, heard: Say) -> None:
-    """Do all jobs, `workers` at a time; one whose worker dies twice is heard of as "failed" and ends no other."""
+AnyJob = TypeVar("AnyJob", bound=Job)
+_KEPT: ContextVar[list[_Worker] | None] = ContextVar("kept", default=None)
+
+
+def work_through(
+    jobs: Sequence[AnyJob], *, workers: int, heard: Say, claim: Callable[[AnyJob], bool] | None = None
+) -> None:
+    """Do all jobs, `workers` at a time; one whose worker dies twice is heard of as "failed" and ends no other.
+
+    `claim` is asked right before a job is first given to a worker; where it says False, somebody else does that job.
+    """
     context = multiprocessing.get_context("spawn")
-    waiting = deque((job, 1) for job in jobs)
+    kept = _KEPT.get()
+    waiting = deque((job, 1) for job in jobs)  # and which try it will be
     busy: dict[Connection, _Worker] = {}
-    idle: list[_Worker] = []
+    idle: list[_Worker] = [] if kept is None else kept
     try:
         while waiting or busy:
             while waiting and len(busy) < workers:
+                job, tries = waiting.popleft()
+                if tries == 1 and claim is not None and not claim(job):
+                    continue
                 worker = idle.pop() if idle else _Worker(context)
                 busy[worker.connection] = worker
-                worker.give(*waiting.popleft())
+                worker.give(job, tries)
+            if not busy:  # all that was left was somebody else's
+                break
             for connection in wait(list(busy)):
                 worker = busy[connection]  # type: ignore[index]
                 try:
@@ -57,7 +73,20 @@ def work_through(jobs: Sequence[Job], *, workers: int, heard: Say) -> None:
                 else:
                     heard(kind, key, content)
     finally:
-        for worker in [*idle, *busy.values()]:
+        for worker in [*busy.values(), *(idle if kept is None else [])]:
+            worker.end()
+
+
+@contextmanager
+def workers_kept() -> Iterator[None]:
+    """Within it, workers that have done their jobs wait for the next call's: to start one takes seconds."""
+    kept: list[_Worker] = []
+    before = _KEPT.set(kept)
+    try:
+        yield
+    finally:
+        _KEPT.reset(before)
+        for worker in kept:
             worker.end()
 
 
@@ -84,7 +113,7 @@ class _Worker:
         self.connection.close()
 
 
-def _after_a_death(worker: _Worker, waiting: deque[tuple[Job, int]], heard: Say) -> None:
+def _after_a_death(worker: _Worker, waiting: deque[tuple[Any, int]], heard: Say) -> None:
     worker.process.join()
     worker.connection.close()
     if worker.tries < _TRIES:

@@ -1,0 +1,55 @@
+"""Workers that wait for the next jobs instead of being started anew."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+import pytest
+
+pytest.importorskip("optuna")
+
+from isogon.lab.workers import work_through, workers_kept
+from isogon.search.execution import ObjectiveJob
+
+
+@pytest.fixture
+def process_of(tmp_path, monkeypatch):
+    """The number of the process that does a job."""
+    (tmp_path / "objective_of_workers.py").write_text("import os\n\ndef number(trial):\n    return os.getpid()\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    sys.modules.pop("objective_of_workers", None)
+    recipe = {"lr": 0.1, "weight_decay": 0.1, "batch_size": 10, "samples": 100}
+
+    def call(key):
+        heard = []
+        job = ObjectiveJob("objective_of_workers:number", key, recipe, 0, str(tmp_path), "cpu")
+        work_through([job], workers=1, heard=lambda kind, key, content: heard.append((kind, content)))
+        ((kind, content),) = heard
+        assert kind == "ended"
+        return int(content["accuracy"])
+
+    return call
+
+
+def lives(number):
+    try:
+        os.kill(number, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_kept_workers_serve_again_and_go_in_the_end(process_of):
+    with workers_kept():
+        first = process_of("a")
+        assert process_of("b") == first
+        os.kill(first, signal.SIGKILL)
+        second = process_of("c")
+        assert second != first, "one that died while it waited costs no job"
+        assert lives(second)
+    assert not lives(second)
+    alone = process_of("d")
+    assert not lives(alone), "without it none is kept"
