@@ -1,0 +1,588 @@
+"""The engine `ray`: the runs of `local` to the bit, whatever dies on the way; nothing for others to read.
+
+The cluster is a real one on this machine: a head, and second nodes that join it with its token.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pickle
+import random
+import secrets
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import tempfile
+import time
+from collections import deque
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+
+from isogon.errors import ArgumentError, IsogonError, MissingExtraError
+from isogon.lab import RaySettings, Run, run_all, train
+from isogon.lab.engines import TrainingJob
+from isogon.lab.ray_pool import _after_a_death, _Attempt, _pass_on, work_through_on_ray
+from isogon.lab.ray_session import _connect, ray_kept
+from isogon.lab.ray_task import Driver, work_and_tell
+
+pytest.importorskip("ray", reason="Ray is not installed")
+if not Path("/proc/self/stat").exists():
+    pytest.skip("looks for processes in /proc", allow_module_level=True)
+
+# Networks: one kills its process, one waits after two epochs (of four steps) while a file is there, one is slow then.
+NETS = """
+import os, signal, time
+from pathlib import Path
+from torch import nn
+from isogon import nets
+
+class Waiting(nn.Sequential):
+    steps = 0
+
+    def forward(self, x):
+        self.steps += self.training
+        while self.steps > 8 and Path(__file__).with_name("wait").exists():
+            time.sleep(0.05)
+        return super().forward(x)
+
+class Napping(nn.Sequential):
+    def forward(self, x):
+        time.sleep(0.1 * (self.training and Path(__file__).with_name("wait").exists()))
+        return super().forward(x)
+
+def napping(num_classes, in_channels, **options):
+    return Napping(nets.cnn4(num_classes, in_channels, **options))
+
+def waiting(num_classes, in_channels, **options):
+    return Waiting(nets.cnn4(num_classes, in_channels, **options))
+
+def deadly(*shape, **options):
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+OBJECTIVES = """
+import math, os, torch
+
+def objective(trial):
+    (trial.folder / "where").write_text("ray" if "RAY_RAYLET_PID" in os.environ else "local")
+    torch.manual_seed(trial.seed)
+    trial.report(0, 0.5)
+    noise = 0.01 * torch.rand(()).item()
+    return 0.9 - 0.02 * math.log2(trial.recipe.tuning_factor / 0.1) ** 2 + noise
+"""
+
+DRIVER = """
+import json, sys
+from isogon.lab import Config, RaySettings, run_all
+
+if __name__ == "__main__":
+    settings = json.load(open(sys.argv[1]))
+    configs = [Config.from_dict(one) for one in settings.pop("configs")]
+    ray = RaySettings(**settings.pop("ray"))
+    for run in run_all(configs, "ray", **settings, device="cpu", progress=False, ray=ray):
+        print(run.status)
+"""
+
+
+class Cluster:
+    """A cluster that isogon started here, with one core, and nodes that joined it; each a session of processes."""
+
+    def __init__(self, address: str, temporary: Path) -> None:
+        self.address, self.temporary = address, temporary
+        self.token = os.environ["RAY_AUTH_TOKEN"]
+        self.environment = {**elsewhere(), "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": self.token}
+        self.nodes: list[subprocess.Popen] = []
+
+    def add_node(self, cpus: int, *, hidden: Path | None = None) -> subprocess.Popen:
+        """A node that does not see what is in the folder `hidden`."""
+        import ray
+
+        known = {one["NodeID"] for one in ray.nodes()}
+        start = [sys.executable, "-m", "ray.scripts.scripts", "start", f"--address={self.address}", "--block"]
+        start += [f"--num-cpus={cpus}", "--object-store-memory=100000000", "--disable-usage-stats"]
+        if hidden is not None:
+            start = ["unshare", "-rm", "sh", "-c", f'mount -t tmpfs none "{hidden}" && exec "$@"', "sh", *start]
+        quiet = subprocess.DEVNULL
+        node = subprocess.Popen(start, env=self.environment, start_new_session=True, stdout=quiet, stderr=quiet)
+        self.nodes.append(node)
+        wait_for(lambda: {one["NodeID"] for one in ray.nodes() if one["Alive"]} - known)
+        return node
+
+
+def elsewhere() -> dict[str, str]:
+    """The environment of a process that knows nothing of the cluster."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+
+
+def processes(found) -> list[int]:
+    """Those for whose fields in /proc/PID/stat, from the state on, and command line `found` is true."""
+    pids = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            fields = (folder / "stat").read_text().rsplit(")", 1)[1].split()
+            command = (folder / "cmdline").read_bytes().decode(errors="replace")
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if fields[0] != "Z" and found(fields, command):
+            pids.append(int(folder.name))
+    return pids
+
+
+def of_session(leader: subprocess.Popen) -> list[int]:
+    return processes(lambda fields, command: int(fields[3]) == leader.pid)
+
+
+def cut_power(node: subprocess.Popen) -> None:
+    """End all its processes as a power cut would."""
+    for pid in of_session(node):
+        os.kill(pid, signal.SIGKILL)
+    node.wait()
+    wait_for(lambda: not of_session(node))
+
+
+def wait_for(condition, seconds=60):
+    give_up = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < give_up, "waited in vain"
+        time.sleep(0.05)
+    return found
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """Started by isogon in this process, where it must leave nothing behind."""
+    # Ray's sockets do not work in folders with long names.
+    folder = Path(tempfile.mkdtemp(prefix="ir"))
+    (folder / "home").mkdir()
+    started = None
+    with pytest.MonkeyPatch.context() as patch:
+        for name in set(os.environ) - set(elsewhere()):
+            patch.delenv(name)
+        patch.setenv("RAY_AUTH_MODE", "disabled")  # which does not hold for a cluster of ours
+        patch.setenv("HOME", str(folder / "home"))
+        before = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
+        handler = signal.getsignal(signal.SIGTERM)
+        try:
+            with ray_kept() as connect:
+                with pytest.MonkeyPatch.context() as now:
+                    now.setattr(tempfile, "tempdir", str(folder))
+                    now.setattr(os, "sched_getaffinity", lambda process: {0})
+                    ray = connect(RaySettings(address="local"))
+                started = Cluster(ray.get_runtime_context().gcs_address, folder)
+                try:
+                    yield started
+                finally:
+                    for node in started.nodes:
+                        cut_power(node)
+            assert not ray.is_initialized()
+            assert {name: os.environ.get(name) for name in before} == before
+            assert "RAY_AUTH_TOKEN" not in os.environ
+            assert signal.getsignal(signal.SIGTERM) is handler
+            assert [file for file in folder.rglob("*") if file.name != "home"] == []
+            wait_for(lambda: not processes(lambda fields, command: str(folder) in command), seconds=10)
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def nets(tmp_path, monkeypatch):
+    """The name of a module of networks, new for each test since workers outlive them."""
+    name = f"nets_{secrets.token_hex(4)}"
+    (tmp_path / f"{name}.py").write_text(NETS)
+    monkeypatch.syspath_prepend(tmp_path)
+    return name
+
+
+def assert_same_as_alone(run: Run, folder: Path) -> None:
+    alone = train(run.config, folder, device="cpu", progress=False)
+    first, second = (torch.load(place / "weights.pt", weights_only=True) for place in (run.folder, folder))
+    assert all(torch.equal(first[name], second[name]) for name in second)
+    clock = ["images_per_second"]
+    pd.testing.assert_frame_equal(run.epochs.drop(columns=clock), alone.epochs.drop(columns=clock), check_exact=True)
+    if run.config.monitor_every:
+        pd.testing.assert_frame_equal(run.records, alone.records, check_exact=True)
+
+
+class Listener:
+    """What `run_all` tells, and how often each run ended."""
+
+    def __init__(self, then=lambda kind, config, content: None) -> None:
+        self.told: list[tuple[str, str, object]] = []
+        self.then = then
+
+    def __call__(self, kind, config, content) -> None:
+        self.told.append((kind, config.name, content))
+        self.then(kind, config, content)
+
+    def epochs(self, config) -> list[int]:
+        return [content["epoch"] for kind, name, content in self.told if (kind, name) == ("epoch", config.name)]
+
+    def ends(self, config) -> list[str]:
+        return [kind for kind, name, _ in self.told if kind != "epoch" and name == config.name]
+
+
+def test_whatever_dies_each_run_ends_once_as_on_local(cluster, make_config, tmp_path, nets, capfd):
+    """A node dies with a run on it, which goes on elsewhere; one config kills its workers, one fails, one is taken."""
+    node = cluster.add_node(1)
+    wait = tmp_path / "wait"
+    wait.touch()
+    good = [make_config(net=f"{nets}:waiting", monitor_every=0, seed=seed, epochs=4) for seed in (1, 2)]
+    deadly, lacking = make_config(net=f"{nets}:deadly", monitor_every=0), make_config(data=f"npz:{tmp_path / 'no.npz'}")
+    configs = [*good, deadly, lacking, make_config(seed=3)]
+    heard = Listener()
+
+    def cut(kind, config, content) -> None:
+        if wait.exists() and all(len(heard.epochs(one)) >= 2 for one in good):
+            cut_power(node)
+            wait.unlink()
+
+    heard.then = cut
+    runs = run_all(
+        configs,
+        "ray",
+        tmp_path / "ray",
+        device="cpu",
+        progress=False,
+        news=heard,
+        claim=lambda config: config.seed != 3,
+        ray=RaySettings(retries=1),
+    )
+    # Ray tells of dead workers on stdout, where others may expect an answer in JSON.
+    assert capfd.readouterr() == ("", "")
+    assert not wait.exists(), "the node was not cut off"
+    assert [run.config for run in runs] == configs[:-1]
+    assert [run.status for run in runs] == ["finished", "finished", "failed", "failed"]
+    assert [heard.ends(config) for config in configs] == [["ended"], ["ended"], ["failed"], ["failed"], []]
+    assert runs[2].error.startswith("its worker on Ray ended 2 times, last with: The worker died unexpectedly")
+    assert "no.npz does not exist" in runs[3].error
+    run_all(good, "local", tmp_path / "local", workers=1, device="cpu", progress=False)
+    for run in runs[:2]:
+        # Each epoch once: what a node had done before it died is not done again.
+        assert heard.epochs(run.config) == [0, 1, 2, 3]
+        assert_same_as_alone(run, tmp_path / "local" / run.config.name)
+
+
+@pytest.mark.slow
+def test_a_node_without_the_folder_sends_the_files(cluster, make_config, tmp_path, nets):
+    """The second node has an empty file system in place of the folder, in a mount namespace of its own."""
+    if subprocess.run(["unshare", "-rm", "true"], capture_output=True).returncode:
+        pytest.skip("this user may not make mount namespaces")
+    out = tmp_path / "runs"
+    out.mkdir()
+    node = cluster.add_node(2, hidden=out)
+    try:
+        config = make_config(seed=3)
+        # Two cores: only the second node has them.
+        (run,) = run_all([config], "ray", out, device="cpu", progress=False, ray=RaySettings(cpus=2))
+        mark = (out / ".folder-mark").read_text()
+        inside = subprocess.run(
+            ["nsenter", "-t", str(node.pid), "-U", "-m", "ls", "-A", str(out)], capture_output=True, text=True
+        )
+        assert inside.stdout == "", "the node worked in the folder that stands for the driver's"
+        kept = Path(tempfile.gettempdir(), f"isogon-{mark}")
+        assert stat.S_IMODE(kept.stat().st_mode) == 0o700
+        assert list(kept.iterdir()) == []
+        kept.rmdir()
+        assert_same_as_alone(run, tmp_path / "alone")
+    finally:
+        cut_power(node)
+
+
+def test_files_come_before_the_end_and_the_result_last(make_config, tmp_path, monkeypatch):
+    """What a worker tells that does not find the driver's mark; a second try goes on where the first was."""
+    node = tmp_path / "node"
+    node.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(node))
+    config = make_config(monitor_every=0)
+    job = TrainingJob((config,), str(tmp_path / "unseen"), "cpu")
+    news = list(work_and_tell(pickle.dumps((job, "mark")), Driver(os.getcwd(), (), {})))
+    assert [kind for kind, _, _ in news if kind != "file"] == ["epoch"] * 3 + ["ended"]
+    files = [path for kind, path, _ in news if kind == "file"]
+    assert files[-1] == f"{config.name}/result.json"
+    assert f"{config.name}/epochs.parquet" in files
+    assert not any("lock" in path for path in files)
+    assert [kind for kind, _, _ in news].index("ended") == len(news) - 1
+    assert not (tmp_path / "unseen").exists()
+    assert [place for place in node.rglob("*") if place.is_file()] == []
+
+
+@dataclass
+class CountingJob:
+    """Says how many threads it has, then fails."""
+
+    out: str
+    keys: tuple[str, ...] = ("it",)
+
+    def moved_to(self, out: str) -> CountingJob:
+        return CountingJob(out)
+
+    def work(self, say) -> None:
+        say("threads", "it", torch.get_num_threads())
+        raise ValueError("no luck")
+
+
+def test_a_job_has_one_thread_and_its_exception_ends_the_stream(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        news = work_and_tell(pickle.dumps((CountingJob(str(tmp_path)), "mark")), Driver(os.getcwd(), (), {}))
+        assert next(news) == ("threads", "it", 1)
+        with pytest.raises(ValueError, match="no luck"):
+            next(news)
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_what_another_driver_has_is_left_to_it(cluster, make_config, tmp_path):
+    job, heard = TrainingJob((make_config(epochs=1),), str(tmp_path), "cpu"), []
+    work_through_on_ray([job], heard=lambda *news: heard.append(news), claim=lambda job: False, settings=RaySettings())
+    assert heard == []
+
+
+def test_after_the_last_word_nothing_is_tried_again_or_heard_twice(tmp_path):
+    attempt, heard, waiting = _Attempt(CountingJob(str(tmp_path), ("one", "two")), tries=1), [], deque()
+
+    def hear(*news) -> None:
+        heard.append(news)
+
+    _pass_on(attempt, "ended", "one", 0.5, hear)
+    _pass_on(attempt, "epoch", "two", 0, hear)
+    _after_a_death(attempt, OSError("gone"), RaySettings(retries=1), waiting, hear)
+    assert list(waiting) == [attempt]
+    _pass_on(attempt, "ended", "one", 0.5, hear)  # by the second try, which finds it ended
+    assert heard == [("ended", "one", 0.5), ("epoch", "two", 0)]
+    attempt.tries = 2
+    _after_a_death(attempt, OSError("gone"), RaySettings(retries=1), waiting, hear)
+    assert heard[2:] == [("failed", "two", "its worker on Ray ended 2 times, last with: gone")]
+    waiting.clear()
+    done = _Attempt(CountingJob(str(tmp_path)), tries=1)
+    _pass_on(done, "ended", "it", 0.5, hear)
+    _after_a_death(done, OSError("gone"), RaySettings(), waiting, hear)
+    assert not waiting
+
+
+def test_a_killed_driver_leaves_its_runs_to_the_next(cluster, make_config, tmp_path, nets):
+    """And its token, which was open to all as Ray writes it, is closed."""
+    wait = tmp_path / "wait"
+    wait.touch()
+    configs = [make_config(net=f"{nets}:waiting", monitor_every=0, seed=seed, epochs=5) for seed in (1, 2)]
+    (tmp_path / "token").write_text(cluster.token)
+    (tmp_path / "token").chmod(0o644)
+    environment = {**elsewhere(), "RAY_AUTH_TOKEN_PATH": str(tmp_path / "token")}
+    folder = tmp_path / "runs" / configs[0].name
+    command = driven(tmp_path, configs, ray={"address": cluster.address})
+    driver = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE)
+    try:
+        wait_for(lambda: (folder / "checkpoint.pt").exists() and epochs_in(folder) >= 2)
+    finally:
+        driver.kill()
+        driver.communicate()
+    assert stat.S_IMODE((tmp_path / "token").stat().st_mode) == 0o600
+    # At once: the worker of the dead driver has to let go of the folder.
+    wait.unlink()
+    heard = Listener()
+    runs = run_all(configs, "ray", tmp_path / "runs", device="cpu", progress=False, news=heard)
+    assert [run.status for run in runs] == ["finished"] * 2
+    assert heard.epochs(configs[0])[0] >= 2
+    for run in runs:
+        assert heard.ends(run.config) == ["ended"]
+        assert_same_as_alone(run, tmp_path / "alone" / run.config.name)
+
+
+def driven(tmp_path, configs, **settings):
+    """A command line that runs `configs` below `tmp_path / "runs"`."""
+    (tmp_path / "driver.py").write_text(DRIVER)
+    content = {"configs": [config.to_dict() for config in configs], "out": str(tmp_path / "runs"), **settings}
+    (tmp_path / "settings.json").write_text(json.dumps(content))
+    return [sys.executable, str(tmp_path / "driver.py"), str(tmp_path / "settings.json")]
+
+
+def epochs_in(folder):
+    return len(pd.read_parquet(io.BytesIO((folder / "epochs.parquet").read_bytes())))
+
+
+def test_an_objective_gives_the_outcome_of_local(cluster, tmp_path, monkeypatch):
+    search = pytest.importorskip("isogon.search", reason="the search's packages are not installed")
+    name = f"objectives_{secrets.token_hex(4)}"
+    (tmp_path / f"{name}.py").write_text(OBJECTIVES)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    tables = {
+        "recipe": {"lr": 0.1, "weight_decay": "?", "batch_size": 50, "samples": 1600, "epochs": 5},
+        "task": {"objective": f"{name}:objective"},
+        "search": {"seeds": 2, "fractions": ["1/16"], "grid": [0.05, 0.1, 0.2]},
+        "run": {"workers": 1, "ray": {"address": cluster.address, "cpus": 1, "retries": 0}},
+    }
+    study = search.Study.made(tables)
+    outcomes = [search.run(study, tmp_path / engine, engine=engine, progress=False) for engine in ("local", "ray")]
+    assert outcomes[0].tuning_factor == outcomes[1].tuning_factor
+    assert outcomes[0].interval == outcomes[1].interval
+    for engine in ("local", "ray"):
+        assert [file.read_text() for file in (tmp_path / engine / "trials").glob("*/where")] == [engine] * 6
+    assert stat.S_IMODE((tmp_path / "ray" / "study.json").stat().st_mode) == 0o600
+
+
+CLIENT = """
+import sys, ray
+try:
+    ray.init(address=sys.argv[1], log_to_driver=False)
+except Exception as error:
+    print("refused:", error.__cause__)
+else:
+    print("let in")
+"""
+
+
+def asked_to_be_let_in(address: str, **token: str) -> str:
+    """What becomes of somebody who knows the address."""
+    environment = {**elsewhere(), "RAY_NUM_REDIS_GET_RETRIES": "1", **token}
+    command = [sys.executable, "-c", CLIENT, address]
+    return subprocess.run(command, env=environment, capture_output=True, text=True).stdout
+
+
+def test_a_cluster_of_ours_is_closed_to_others(cluster):
+    stranger = asked_to_be_let_in(cluster.address)
+    assert stranger.startswith("refused")
+    assert "InvalidAuthToken" in stranger
+    guess = asked_to_be_let_in(cluster.address, RAY_AUTH_MODE="token", RAY_AUTH_TOKEN="0" * 64)
+    assert guess.startswith("refused")
+    friend = asked_to_be_let_in(cluster.address, RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=cluster.token)
+    assert friend == "let in\n"
+
+    # Whatever Ray lets everybody read is in a folder that is closed to them, and the token is nowhere.
+    (private,) = [place for place in cluster.temporary.iterdir() if place.name != "home"]
+    assert stat.S_IMODE(private.stat().st_mode) == 0o700
+    files = [file for file in cluster.temporary.rglob("*") if file.is_file()]
+    assert files
+    assert all(file.is_relative_to(private) for file in files)
+    assert not any(cluster.token.encode() in file.read_bytes() for file in files)
+
+
+@pytest.mark.slow
+def test_a_wrong_token_is_named_in_a_sentence(cluster, make_config, tmp_path):
+    environment = {**elsewhere(), "RAY_NUM_REDIS_GET_RETRIES": "1", "RAY_AUTH_TOKEN": "0" * 64}
+    command = driven(tmp_path, [make_config()], ray={"address": cluster.address})
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True)
+    last = ended.stderr.strip().splitlines()[-1]
+    assert f"IsogonError: No Ray cluster lets us in at {cluster.address}" in last
+    assert "(it refuses our token)" in last
+    assert "0" * 64 not in ended.stderr
+
+
+@pytest.mark.slow
+def test_more_than_a_cluster_of_our_own_has_is_refused(make_config, tmp_path):
+    command = driven(tmp_path, [make_config()], ray={"address": "local", "cpus": 1000})
+    ended = subprocess.run(command, env=elsewhere(), capture_output=True, text=True)
+    rule = "cpus and gpus of a job on Ray must be no more than this machine has, got '1000 CPUs and 0 GPUs'"
+    assert rule in ended.stderr.strip().splitlines()[-1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+def test_nodes_and_drivers_killed_at_random(cluster, make_config, tmp_path, nets, seed):
+    """Six times something dies, at any moment; in the end there is what `train` gives."""
+    chance = random.Random(seed)
+    configs = [make_config(net=f"{nets}:napping", monitor_every=0, seed=one, epochs=8) for one in range(6)]
+    (tmp_path / "wait").touch()
+    command = driven(tmp_path, configs, ray={"address": cluster.address, "retries": 20})
+    node, driver = cluster.add_node(1), None
+    for _ in range(6):
+        driver = driver or subprocess.Popen(command, env=cluster.environment, stdout=subprocess.PIPE, text=True)
+        time.sleep(chance.uniform(2, 15))
+        if chance.random() < 0.5:
+            cut_power(node)
+            node = cluster.add_node(1)
+        else:
+            driver.kill()
+            driver.communicate()
+            driver = None
+    (tmp_path / "wait").unlink()
+    driver = driver or subprocess.Popen(command, env=cluster.environment, stdout=subprocess.PIPE, text=True)
+    assert driver.communicate()[0].split() == ["finished"] * 6
+    cut_power(node)
+    for config in configs:
+        run = Run.read(tmp_path / "runs" / config.name)
+        assert list(run.epochs["epoch"]) == list(range(8))
+        assert_same_as_alone(run, tmp_path / "alone" / config.name)
+
+
+@pytest.mark.slow
+def test_a_cluster_of_our_own_dies_with_its_driver(make_config, tmp_path, nets):
+    (tmp_path / "wait").touch()
+    config = make_config(net=f"{nets}:waiting", monitor_every=0)
+    temporary = tempfile.mkdtemp(prefix="ir")
+    command = driven(tmp_path, [config], ray={"address": "local"})
+    driver = subprocess.Popen(command, env={**elsewhere(), "TMPDIR": temporary}, start_new_session=True)
+    try:
+        wait_for(lambda: (tmp_path / "runs" / config.name / "checkpoint.pt").exists())
+        (worker,) = processes(lambda fields, command: int(fields[3]) == driver.pid and "work_and_tell" in command)
+        driver.kill()
+        driver.wait()
+        wait_for(lambda: worker not in of_session(driver), seconds=10)
+        # Ray's agents first try for a minute to tell of the death.
+        wait_for(lambda: not of_session(driver), seconds=150)
+    finally:
+        cut_power(driver)
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        ({"address": "ray://head:10001"}, "address must be host:port, auto or local"),
+        ({"cpus": 0}, "cpus must be a finite number above 0"),
+        ({"gpus": 1.5}, "gpus must be a fraction of one or a whole number"),
+        ({"retries": -1}, "retries must be a whole number from 0"),
+    ],
+)
+def test_bad_settings(settings, complaint):
+    with pytest.raises(ArgumentError, match=complaint):
+        RaySettings(**settings)
+
+
+@pytest.mark.parametrize(
+    ("table", "complaint"),
+    [
+        ({"gpus": 1.5}, "study table run.ray has a slip: gpus must be a fraction of one or a whole number, got 1.5"),
+        ({"adress": "auto"}, "study key run.ray.adress must be one that isogon knows"),
+        ({"retries": -1}, "study key run.ray.retries must be greater than or equal to 0"),
+    ],
+)
+def test_slips_in_a_study_are_named(table, complaint):
+    search = pytest.importorskip("isogon.search", reason="the search's packages are not installed")
+    recipe = {"lr": 0.1, "weight_decay": "?", "batch_size": 50, "samples": 1600, "epochs": 5}
+    with pytest.raises(IsogonError, match=complaint):
+        search.Study.made({"recipe": recipe, "task": {"data": "fashion-mini"}, "run": {"engine": "ray", "ray": table}})
+
+
+def test_gpus_follow_the_device_unless_given():
+    assert RaySettings().for_device("cuda").gpus == 1
+    assert RaySettings().for_device("cpu").gpus == 0
+    assert RaySettings(gpus=0.25).for_device("cuda").gpus == 0.25
+    assert RaySettings(cpus=0.5, gpus=0.1).fitting({"CPU": 8.0, "GPU": 1.0}) == 10
+    assert RaySettings(cpus=2, gpus=0.0).fitting({"CPU": 7.0}) == 3
+    assert RaySettings(gpus=1).fitting({"CPU": 7.0}) == 0
+
+
+def test_a_ray_without_tokens_is_not_started(monkeypatch):
+    import ray
+
+    monkeypatch.delattr(ray._raylet, "AuthenticationTokenLoader")
+    with ExitStack() as undo, pytest.raises(IsogonError, match="is open to everybody: run pip install -U ray"):
+        _connect(ray, RaySettings(address="local"), undo)
+
+
+def test_without_ray_the_extra_is_named(make_config, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'isogon\[ray\]'"):
+        run_all([make_config()], "ray", tmp_path)
