@@ -95,8 +95,13 @@ def test_every_run_mean_and_top_is_where_the_outcome_has_it(page):
         assert fit["y"] == pytest.approx([100 * curve.accuracy(factor) for factor in fit["x"]], rel=1e-5)
         assert min(fit["x"]) < curve.tuning_factor < max(fit["x"])
         assert min(fit["y"]) >= 100 * min(curve.means) * (1 - 1e-5)
-    (verified,) = traces[8:]
+    verified, *lost = traces[8:]
     assert (verified["x"], verified["y"]) == ([0.1, 0.2], [90.0, 90.0])
+    assert [(trace["name"], trace["x"], trace["text"]) for trace in lost] == [
+        ("diverged", [0.8], ["diverged: 100 samples, seed 0"]),
+        ("failed", [0.8], ["failed: 200 samples, seed 1"]),
+    ]
+    assert {height for trace in lost for height in trace["y"]} == {min(min(trace["y"]) for trace in traces)}
 
 
 def test_the_trend_ends_at_the_answer(page):
@@ -183,6 +188,6 @@ def test_a_browser_draws_it_without_complaint_or_request(page, tmp_path):
     assert [line for line in done.stderr.splitlines() if "CONSOLE" in line] == []
     seen = json.loads(unescape(re.search(r'<pre id="seen">(.*?)</pre>', done.stdout, re.DOTALL)[1]))
     assert set(seen["drawn"]) == {"accuracies", "trend", "angles", "cost"}
-    assert seen["traces"] == 9
+    assert seen["traces"] == 11
     assert seen["requests"] == []
     assert seen["title"] == "Search in a <b>search · isogon"

@@ -7,6 +7,7 @@ import pytest
 
 from isogon.errors import IsogonError
 from isogon.search.ledger import Cell, Ledger, StudyChangedError
+from isogon.search.storage import without_passwords
 
 
 @pytest.fixture
@@ -43,9 +44,54 @@ def test_a_trial_goes_from_planned_to_ended(url):
         ("waiting", None, 0),
     ]
     assert found[2].error == "Traceback\nValueError: no"
-    assert [row.number for row in other.open_rows()] == [3]
-    with pytest.raises(Exception, match=r"finished|updat"):
-        ledger.end(rows[0], "finished", 0.1, images=1, seconds=1)
+    assert [row.number for row in found if other.is_open(row)] == [3]
+    ledger.end(rows[0], "finished", 0.1, images=1, seconds=1)
+    ledger.report(rows[0], 5, 0.2)
+    assert not ledger.claim(rows[0])
+    assert other.rows() == found, "what has ended stays as it is"
+
+
+def test_what_is_under_way_in_a_file_of_our_own_is_ours(url):
+    ledger = Ledger(url, "one", "key")
+    ledger.plan(CELLS[:1])
+    assert ledger.claim(ledger.rows()[0])
+    ledger.close()  # as a kill would
+    again = Ledger(url, "one", "key")
+    (row,) = again.rows()
+    assert row.status == "running"
+    assert again.is_open(row)
+    assert again.claim(row)
+    assert again.take_over() == 0
+
+
+def test_a_failed_trial_is_replaced_by_its_retry(url):
+    ledger = Ledger(url, "one", "key")
+    ledger.plan(CELLS)
+    for row, status in zip(ledger.rows(), ("failed", "diverged", "finished"), strict=True):
+        ledger.claim(row)
+        ledger.end(row, status, 0.5 if status == "finished" else None, images=1, seconds=1)
+    for tries in (1, 2):
+        assert ledger.retry() == 1
+        assert [(row.cell.seed, row.status) for row in ledger.rows()] == [
+            (1, "diverged"),
+            (2, "finished"),
+            (0, "waiting"),
+        ]
+        row = ledger.rows()[-1]
+        assert row.number == 2 + tries
+        ledger.claim(row)
+        ledger.end(row, "failed", None, images=0, seconds=0, error="again")
+    ledger.plan(CELLS)
+    assert len(ledger.rows()) == 3
+
+
+def test_a_cell_planned_twice_counts_once(url):
+    """As two drivers might, whose database dies in the middle."""
+    ledger = Ledger(url, "one", "key")
+    ledger.plan(CELLS)
+    for cell in CELLS:
+        ledger._write_down(cell)
+    assert [row.number for row in ledger.rows()] == [0, 1, 2]
 
 
 def test_optuna_reads_it_as_a_study(url):
@@ -79,3 +125,19 @@ def test_a_storage_that_is_not_there_is_named_without_its_password():
     with pytest.raises(IsogonError, match="cannot be used") as caught:
         Ledger("postgresql+nodriver://me:secret@nowhere/db", "one", "key")
     assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "postgresql://me:secret@host/db",
+        "postgresql://me:se/cr@secret@host/db",
+        "postgresql://host/db?user=me&password=secret&sslmode=require",
+        'connection to "postgresql://:secret@/db" failed',
+    ],
+)
+def test_passwords_are_left_out(text):
+    shown = without_passwords(text)
+    assert "secret" not in shown
+    assert "***" in shown
+    assert "/db" in shown

@@ -205,7 +205,7 @@ def test_the_init_file_is_a_study_that_names_every_key(isogon):
 def test_the_defaults_that_the_init_file_names_are_the_defaults():
     """A commented key that is not an alternative says what holds without it."""
     study = Study.made(tomllib.loads(TEMPLATE))
-    optional = {"beta2", "data_root", "grid", "workers", "device", "objective"}
+    optional = {"beta2", "data_root", "grid", "trials", "workers", "device", "name", "ray", "objective"}
     commented = re.findall(r"^# (\w+) = (.*?)(?:  +#.*)?$", TEMPLATE, re.MULTILINE)
     tables = [study.recipe, study.task, study.search, study.run]
     assert len(commented) > 10

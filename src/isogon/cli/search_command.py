@@ -29,10 +29,14 @@ def search(
         Path | None, typer.Option(metavar="DIR", help="Folder of the study (default: STUDY-search in this folder).")
     ] = None,
     engine: Annotated[
-        str | None, typer.Option(help="local (one training in a process) or lanes (several); else the study's.")
+        str | None,
+        typer.Option(
+            help="local (one training in a process), lanes (several) or ray (on a Ray cluster); else the study's."
+        ),
     ] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Worker processes; else the study's.")] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Forget all trials in the folder and begin anew.")] = False,
+    retry: Annotated[bool, typer.Option("--retry", help="Try the trials that failed once more.")] = False,
     init: Annotated[bool, typer.Option("--init", help="Print a study file to begin from.")] = False,
     status: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Say how far the study in this folder is, also while it runs.")
@@ -56,11 +60,13 @@ def search(
     elif status is not None:
         _show_status(status, as_json)
     elif study is not None:
-        _run(study, out or Path(f"{study.stem}-search"), engine, workers, fresh, as_json)
+        settings = {"engine": _engine(engine), "workers": workers, "fresh": fresh, "retry": retry}
+        _run(study, out or Path(f"{study.stem}-search"), settings, as_json)
 
 
-def _run(file: Path, out: Path, engine: str | None, workers: int | None, fresh: bool, as_json: bool) -> None:
+def _run(file: Path, out: Path, settings: dict[str, Any], as_json: bool) -> None:
     from isogon.cli.search_printing import show_outcome
+    from isogon.lab.disk_space import naming_a_full_disk
     from isogon.search.running import run
     from isogon.search.study import Study
 
@@ -71,28 +77,33 @@ def _run(file: Path, out: Path, engine: str | None, workers: int | None, fresh: 
         outcome = run(
             study,
             out,
-            engine=_engine(engine),
-            workers=workers,
-            fresh=fresh,
+            **settings,
             # Whoever asks for JSON has nothing else on stdout.
             tell=lambda sentence: typer.echo(sentence, err=as_json),
         )
     except KeyboardInterrupt:
         typer.echo("Stopped; nothing that ended is lost, and the same command goes on.", err=True)
         raise typer.Exit(130) from None
-    page = _page(outcome, out, file)
+    with naming_a_full_disk(out):
+        page = _page(outcome, out, file)
+    failed = outcome.lost["failed"]
+    hint = f"{failed} failed: the same command with --retry tries them again." if failed else None
     if as_json:
+        if hint:
+            typer.echo(hint, err=True)
         recipe, path = outcome.recipe.to_dict(), None if page is None else str(page)
         _print_json({**outcome.to_dict(), "recipe": recipe, "folder": str(out), "page": path})
         return
     show_outcome(outcome, out)
+    if hint:
+        typer.echo(hint)
     if page is not None:
         typer.echo(str(page))
 
 
 def _engine(name: str | None) -> Any:
     from isogon.errors import check_choice
-    from isogon.lab.engines import ENGINES
+    from isogon.lab.pools import ENGINES
 
     return None if name is None else check_choice("--engine", name, ENGINES)
 

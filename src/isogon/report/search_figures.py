@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 #: octaves either side of the top in which the fit is drawn, in steps of the grid: where it was fitted
 _REACH = 2
 _FULL = "#222222"
+_LOST = {"diverged": "#B00020", "failed": "#777777", "pruned": "#C98A00"}
 
 
 def accuracy_figure(outcome: Outcome) -> dict[str, Any]:
@@ -32,6 +33,7 @@ def accuracy_figure(outcome: Outcome) -> dict[str, Any]:
     verified = [row for row in outcome.rows if row.cell.purpose == "verify"]
     if verified:
         traces.append(_runs(f"verified, {outcome.study.recipe.samples} samples", _FULL, verified, unit, legend=True))
+    traces += _lost(outcome.rows, unit)
     layout = _layout("tuning factor F", "test accuracy (%)" if unit == 100 else "what the objective returned")
     layout["xaxis"] |= {"type": "log", "tickvals": _ticks(outcome), "tickformat": ".3g"}
     return {"data": traces, "layout": layout}
@@ -89,7 +91,9 @@ def cost_figure(outcome: Outcome) -> dict[str, Any]:
         traces.append(_bar(f"{samples} samples", "this search", seen, COLOURS[place % len(COLOURS)]))
     if cost.verification_images:
         traces.append(_bar("verification", "verification", cost.verification_images, _FULL))
-    traces.append(_bar("full grid", "the same grid on the full data", cost.full_grid_images, "#99A3AD"))
+    by_grid = outcome.study.search.sampler == "grid"
+    rival = "the same grid on the full data" if by_grid else "as many factors on the full data"
+    traces.append(_bar("full grid" if by_grid else "full data", rival, cost.full_grid_images, "#99A3AD"))
     layout = _layout("training images", "")
     layout |= {"barmode": "stack"}
     layout["yaxis"] |= {"automargin": True, "autorange": "reversed"}
@@ -127,6 +131,20 @@ def _runs(name: str, colour: str, rows: Sequence[Row], unit: float, *, legend: b
     dots = _trace(name, [factor for factor, _ in alive], [unit * accuracy for _, accuracy in alive], mode="markers")
     symbol = "diamond" if legend else "circle-open"
     return {**dots, "marker": {"color": colour, "size": 8, "symbol": symbol}, "showlegend": legend}
+
+
+def _lost(rows: Sequence[Row], unit: float) -> list[dict[str, Any]]:
+    """A cross at the foot of the picture for each run without an accuracy, by how it was lost."""
+    foot = unit * min((row.accuracy for row in rows if row.accuracy is not None), default=0.0)
+    traces = []
+    for status, colour in _LOST.items():
+        those = [row.cell for row in rows if row.status == status]
+        if those:
+            crosses = _trace(status, [cell.tuning_factor for cell in those], [foot] * len(those), mode="markers")
+            words = [f"{status}: {cell.samples} samples, seed {cell.seed}" for cell in those]
+            marker = {"color": colour, "size": 8, "symbol": "x"}
+            traces.append({**crosses, "marker": marker, "text": words, "hovertemplate": "%{text}"})
+    return traces
 
 
 def _angles(outcome: Outcome, row: Row, trials: Path) -> tuple[list[int], list[float]] | None:
@@ -184,7 +202,9 @@ def _layout(along: str, upward: str) -> dict[str, Any]:
 
 
 def _ticks(outcome: Outcome) -> list[float]:
-    """A tick at every tuning factor tried, those that differ in their last bits once."""
+    """A tick at every tuning factor tried, those that differ in their last bits once; a sampler's would be a crowd."""
+    if outcome.study.search.sampler != "grid":
+        return list(outcome.study.search.first_grid)
     return sorted({float(f"{row.cell.tuning_factor:.6g}") for row in outcome.rows if row.cell.purpose == "search"})
 
 

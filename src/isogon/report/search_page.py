@@ -75,7 +75,8 @@ def search_text(outcome: Outcome, folder: str | os.PathLike[str], *, study_file:
 <section><h2>Accuracy against the tuning factor</h2>
 <div id="accuracies" class="figure"></div>
 <p>Open circles are runs, dots joined by a line the means over the seeds that survived; the dashed curve is fitted near
-the top, the star is its top F* with the 90 % interval. {escape(loss_sentence(outcome))}</p></section>
+the top, the star is its top F* with the 90 % interval. Crosses at the foot are runs that
+were lost. {escape(loss_sentence(outcome))}</p></section>
 <section><h2>From the fractions to the full data</h2>
 <div id="trend" class="figure"></div>
 <p>{escape(trend_sentence(outcome))} The slope is shrunk towards none; bars are 90 % intervals.</p></section>

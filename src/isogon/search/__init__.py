@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from isogon.search.objective import Pruned as Pruned
     from isogon.search.objective import Trial as Trial
     from isogon.search.outcome import Outcome as Outcome
     from isogon.search.running import run as run
     from isogon.search.study import Study as Study
 
-_PLACES = {"Study": "study", "Outcome": "outcome", "run": "running", "Trial": "objective"}
-__all__ = ["Outcome", "Study", "Trial", "run"]
+_PLACES = {"Study": "study", "Outcome": "outcome", "run": "running", "Trial": "objective", "Pruned": "objective"}
+__all__ = ["Outcome", "Pruned", "Study", "Trial", "run"]
 
 
 def __getattr__(name: str) -> Any:

@@ -4,12 +4,12 @@ Near its top the mean accuracy over seeds is taken as a quadratic in x = log₂ 
 
     A(x) = height − curvature · ((x − x*)² + skew · (x − x*)³),        skew ~ N(0, 0.25²),
 
-fitted by least squares to the best cell and up to two cells on either side. Three cells would follow every accident of
-the noise, and the whole grid is no parabola. Printed curves fall faster above the top than below it: cubics through
-the five top cells of the columns of Yun et al. have a median skew of 0.2 to 0.3 in each of the tables 1 to 4 and 6 to
-10. A plain parabola through such a curve has its top a quarter of an octave low whatever the number of seeds, and an
-interval that misses it. The normal prior on the skew lets the data speak where they can and is exact on a parabola;
-its price is a top that scatters up to twice as much where the curve is one.
+fitted by least squares to the best cell, up to two cells on either side, and any others within two steps of the grid.
+Three cells would follow every accident of the noise, and the whole grid is no parabola. Printed curves fall faster
+above the top than below it: cubics through the five top cells of the columns of Yun et al. have a median skew of 0.2 to
+0.3 in each of the tables 1 to 4 and 6 to 10. A plain parabola through such a curve has its top a quarter of an octave
+low whatever the number of seeds, and an interval that misses it. The normal prior on the skew lets the data speak where
+they can and is exact on a parabola; its price is a top that scatters up to twice as much where the curve is one.
 
 Cell i weighs 1/(σᵢ²/nᵢ + (0.1 dᵢ)²): the noise of its mean over nᵢ seeds, and the error of the shape itself, a tenth of
 the fall dᵢ below the best cell. A cell just before divergence therefore hardly pulls the top.
@@ -35,7 +35,7 @@ HALF_WIDTH = NormalDist().inv_cdf((1 + LEVEL) / 2)
 #: the most seeds that are ever suggested: the answer to a curve with no top at all
 MOST_SEEDS = 100
 
-# Cells on either side of the best that the shape is fitted to.
+# Cells, or steps, on either side of the best that the shape is fitted to.
 _REACH = 2
 _SKEW = 0.25
 _MISFIT = 0.1
@@ -63,8 +63,8 @@ class Curve:
 
     `grid`, `means`, `counts`: the cells in rising order, their mean accuracies (NaN where no seed survived) and the
     seeds behind each. `tuning_factor` is F* with its `interval` (probability `LEVEL`) and its standard deviation
-    `spread` in octaves. `shape` are the fit's coefficients of 1, d, d², d³ for d octaves from F*. `losses` is the
-    accuracy given away at F*/2 and at 2F*.
+    `spread` in octaves; `step` is the usual distance between neighbours of the grid, in octaves too. `shape` are the
+    fit's coefficients of 1, d, d², d³ for d octaves from F*. `losses` is the accuracy given away at F*/2 and at 2F*.
 
     `noise` is the standard deviation of one run; `noise_from` says whence: the spread over `seeds`; `given` by the
     caller; the `residuals` of a parabola, supposed normal; or `nothing`, where single runs leave no residual and the
@@ -80,6 +80,7 @@ class Curve:
     tuning_factor: float
     interval: tuple[float, float]
     spread: float
+    step: float
     shape: tuple[float, float, float, float]
     losses: tuple[float, float]
     noise: float
@@ -98,18 +99,18 @@ class Curve:
         """The fitted fall in accuracy per squared octave from F*."""
         return -self.shape[2]
 
-    @property
-    def step(self) -> float:
-        """The usual distance between neighbours of the grid, in octaves."""
-        return float(np.median(np.diff(np.log2(self.grid))))
-
     def accuracy(self, tuning_factor: float) -> float:
         """The fit at `tuning_factor`; trust it within two steps of the top."""
         return float(np.polynomial.Polynomial(self.shape)(math.log2(tuning_factor / self.tuning_factor)))
 
 
 def fit_curve(
-    points: Iterable[tuple[float, int, float]], *, seed: int = 0, bootstrap: int = 2000, noise: float | None = None
+    points: Iterable[tuple[float, int, float]],
+    *,
+    seed: int = 0,
+    bootstrap: int = 2000,
+    noise: float | None = None,
+    step: float | None = None,
 ) -> Curve:
     """The top of the curve through `points`, each (tuning factor, seed, accuracy), NaN for a run that was lost.
 
@@ -118,7 +119,8 @@ def fit_curve(
     pooled because the two or three of one cell, drawn again by themselves, have half or two thirds of the variance
     that they came from. Each draw also takes a noise level from what the seeds leave possible (χ² of their degrees of
     freedom), so that few seeds give wide intervals. `noise`, the standard deviation of one run, serves where no cell
-    has two seeds; without it the residuals of a parabola do, supposed normal.
+    has two seeds; without it the residuals of a parabola do, supposed normal. `step` is the distance in octaves that
+    counts as one step where the cells are on no grid; the median distance of neighbours unless given.
 
     A curve is flat when its interval is wider than two steps and than half of the range that F* may take.
 
@@ -130,6 +132,8 @@ def fit_curve(
     check_whole("bootstrap", bootstrap, low=100, high=10**6, cure="2000 draws are plenty")
     if noise is not None:
         noise = check_number("noise", noise, low=0, cure="give the standard deviation of one run's accuracy")
+    if step is not None:
+        step = check_number("step", step, low=0, low_open=True, cure="one octave is usual")
     cells = _cells(points)
     kept = {factor: accuracies for factor, accuracies in cells.items() if len(accuracies)}
     if len(kept) < 3:
@@ -142,13 +146,14 @@ def fit_curve(
     grid, x, values = np.log2(list(cells)), np.log2(list(kept)), list(kept.values())
     means = np.array([accuracies.mean() for accuracies in values])
     counts = np.array([len(accuracies) for accuracies in values])
-    step = float(np.median(np.diff(grid)))
+    step = float(np.median(np.diff(grid))) if step is None else step
 
-    noises, noise_from, freedom = _noises(x, means, values, noise)
+    noises, noise_from, freedom = _noises(x, means, values, noise, step)
     errors = noises / np.sqrt(counts)
     (top,), (shape,) = _tops(x, means[None], errors, step)
     if noise_from == "nothing":
-        low, high = max(x[0] - step / 2, top - step), min(x[-1] + step / 2, top + step)
+        low, high = _ends(x, step)
+        low, high = max(low, top - step), min(high, top + step)
         spread = step / HALF_WIDTH
     else:
         draws = _draws(values, noises, freedom, bootstrap, np.random.default_rng(seed))
@@ -163,13 +168,16 @@ def fit_curve(
         tuning_factor=float(2.0**top),
         interval=(float(2.0**low), float(2.0**high)),
         spread=spread,
+        step=step,
         shape=(float(shape[0]), float(shape[1]), float(shape[2]), float(shape[3])),
         losses=_losses(x, means, float(top), np.polynomial.Polynomial(shape)),
         noise=float(np.median(noises)),
         noise_from=noise_from,
         edge=_edge(grid, float(x[_best(means[None], errors)[0]]), float(top)),
         flat=bool(wide and high - low > (x[-1] - x[0] + step) / 2),
-        seeds_needed=_seeds_needed(x, means, errors, float(counts.mean()), (high - low) / (2 * step)) if wide else None,
+        seeds_needed=(
+            _seeds_needed(x, means, errors, float(counts.mean()), (high - low) / (2 * step), step) if wide else None
+        ),
     )
 
 
@@ -212,11 +220,21 @@ def _best(means: _Floats, errors: _Floats) -> NDArray[np.intp]:
     return best
 
 
-def _solver(x: _Floats, means: _Floats, errors: _Floats) -> tuple[NDArray[np.intp], _Floats]:
-    """The best cell of each row, and the matrix that takes the row to the cubic's coefficients about that cell."""
+def _near(x: _Floats, best: NDArray[np.intp], step: float) -> NDArray[np.bool_]:
+    """For each best cell the cells that its fit rests on: neighbours by their order, or by their distance."""
+    by_order = np.abs(np.arange(len(x)) - best[:, None]) <= _REACH
+    by_distance = np.abs(x - x[best][:, None]) <= _REACH * step * (1 + 1e-9)
+    near: NDArray[np.bool_] = by_order | by_distance
+    return near
+
+
+def _solver(
+    x: _Floats, means: _Floats, errors: _Floats, step: float
+) -> tuple[NDArray[np.intp], NDArray[np.bool_], _Floats]:
+    """The best cell of each row, the cells near it, and the matrix that takes the row to the cubic's coefficients."""
     rows = np.arange(len(means))
     best = _best(means, errors)
-    near = np.abs(np.arange(len(x)) - best[:, None]) <= _REACH
+    near = _near(x, best, step)
     octaves = x - x[best][:, None]
     fall = means[rows, best][:, None] - means
     variance = errors**2 + (_MISFIT * fall) ** 2
@@ -229,19 +247,25 @@ def _solver(x: _Floats, means: _Floats, errors: _Floats) -> tuple[NDArray[np.int
     weighted = np.swapaxes(weights[..., None] * powers, 1, 2)
     normal = weighted @ powers
     normal[:, 3, 3] += np.minimum(unit / (_SKEW * bend) ** 2, 1e12)
-    return best, np.linalg.solve(normal, weighted)
+    return best, near, np.linalg.solve(normal, weighted)
+
+
+def _ends(x: _Floats, step: float) -> tuple[float, float]:
+    """How far a top may lie: half a step beyond the outermost cells, or half the way to a neighbour that is closer."""
+    return float(x[0] - min(step, x[1] - x[0]) / 2), float(x[-1] + min(step, x[-1] - x[-2]) / 2)
 
 
 def _tops(x: _Floats, means: _Floats, errors: _Floats, step: float) -> tuple[_Floats, _Floats]:
     """The top of each row of `means`, and the coefficients of 1, d, d², d³ about it.
 
-    The top stays among the cells that were fitted, or half a step beyond them where they end the grid.
+    The top stays among the cells that were fitted; where they end the grid, between its ends.
     """
-    best, solver = _solver(x, means, errors)
+    best, near, solver = _solver(x, means, errors, step)
     value, slope, bend, skew = np.einsum("rik,rk->ir", solver, means)
-    first, last = np.maximum(best - _REACH, 0), np.minimum(best + _REACH, len(x) - 1)
-    low = x[first] - np.where(first == 0, step / 2, 0.0) - x[best]
-    high = x[last] + np.where(last == len(x) - 1, step / 2, 0.0) - x[best]
+    first, last = np.argmax(near, axis=1), len(x) - 1 - np.argmax(near[:, ::-1], axis=1)
+    lowest, highest = _ends(x, step)
+    low = np.where(first == 0, lowest, x[first]) - x[best]
+    high = np.where(last == len(x) - 1, highest, x[last]) - x[best]
     # The root of slope + 2 bend d + 3 skew d² that is −slope / 2 bend without skew; where skew leaves no root, the
     # inflection point.
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
@@ -257,7 +281,9 @@ def _tops(x: _Floats, means: _Floats, errors: _Floats, step: float) -> tuple[_Fl
     return x[best] + top, np.stack(about, axis=1)
 
 
-def _noises(x: _Floats, means: _Floats, values: list[_Floats], given: float | None) -> tuple[_Floats, _Source, float]:
+def _noises(
+    x: _Floats, means: _Floats, values: list[_Floats], given: float | None, step: float
+) -> tuple[_Floats, _Source, float]:
     """The standard deviation of one run in each cell, whence it is known, and its degrees of freedom."""
     freedoms = np.array([len(accuracies) - 1.0 for accuracies in values])
     if freedoms.any():
@@ -270,7 +296,7 @@ def _noises(x: _Floats, means: _Floats, values: list[_Floats], given: float | No
         return np.sqrt(own), "seeds", _MEDIAN_EFFICIENCY * float(freedoms.sum())
     if given is not None:
         return np.full(len(x), given), "given", math.inf
-    near = np.abs(np.arange(len(x)) - np.argmax(means)) <= _REACH
+    (near,) = _near(x, np.argmax(means[None], axis=1), step)
     freedom = int(near.sum()) - 3
     if freedom == 0:
         return np.zeros(len(x)), "nothing", 0.0
@@ -316,21 +342,21 @@ def _edge(grid: _Floats, best: float, top: float) -> _Edge:
     return "high" if best == grid[-1] or top > grid[-1] else None
 
 
-def _seeds_needed(x: _Floats, means: _Floats, errors: _Floats, seeds: float, half_width: float) -> int:
+def _seeds_needed(x: _Floats, means: _Floats, errors: _Floats, seeds: float, half_width: float, step: float) -> int:
     """Seeds a cell with which the interval would be one step either way, `half_width` steps being what `seeds` give.
 
     The larger of two answers: the interval shrinks as 1/√seeds; and the delta method for x* = −b/2c, which alone knows
     a curve so flat that its interval has filled the grid. There the curvature's square is taken less its own variance,
     because noise alone looks like a top.
     """
-    (best,), (solver,) = _solver(x, means[None], errors)
+    (best,), (near,), (solver,) = _solver(x, means[None], errors, step)
     _, slope, bend, _ = solver @ means
     covariance = (solver * errors**2) @ solver.T
     bend_sq = bend**2 - covariance[2, 2]
     if bend >= 0 or bend_sq <= 0:
         return MOST_SEEDS
-    near = x[max(best - _REACH, 0) : best + _REACH + 1] - x[best]
-    top = float(np.clip(-slope / (2 * bend), near[0], near[-1]))
+    octaves = x[near] - x[best]
+    top = float(np.clip(-slope / (2 * bend), octaves[0], octaves[-1]))
     gradient = np.array([0.0, 1.0, 2 * top, 3 * top**2])
-    spread = math.sqrt(gradient @ covariance @ gradient / (4 * bend_sq)) / float(np.median(np.diff(x)))
+    spread = math.sqrt(gradient @ covariance @ gradient / (4 * bend_sq)) / step
     return min(MOST_SEEDS, math.ceil(seeds * max(half_width, HALF_WIDTH * spread) ** 2))

@@ -1,4 +1,7 @@
-"""Trains the trials of a search by the lab's engines, and writes each down as soon as it ends."""
+"""Trains the trials of a search by the lab's engines, and writes each down as soon as it ends.
+
+A trial is claimed at the last moment, so that drivers which share a storage share the work.
+"""
 
 from __future__ import annotations
 
@@ -6,23 +9,61 @@ import json
 import math
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from isogon.lab import Config, Run, run_all
 from isogon.lab.checkpoints import FolderLock, write_json
-from isogon.lab.engines import Engine, default_workers
+from isogon.lab.disk_space import DiskFullError, full_disk
+from isogon.lab.pools import Engine, pool_for
+from isogon.lab.progress import board_of
+from isogon.lab.runs import RESULT as RUN_RESULT
+from isogon.lab.runs import STOP
 from isogon.lab.training import default_device
-from isogon.lab.workers import Say, work_through
+from isogon.lab.workers import Say
 from isogon.recipe import Recipe
-from isogon.search.ledger import Cell, Ledger, Row
-from isogon.search.objective import Trial, accuracy_of
+from isogon.search.ledger import Cell, Ledger, Row, Status
+from isogon.search.objective import Pruned, Trial, accuracy_of
+from isogon.search.pruning import Judge, judge_of
 from isogon.search.study import Study
 
 RESULT = "result.json"
+#: seconds between looks at trials that other drivers have under way
+POLL = 2.0
+
+
+def train_cells(
+    study: Study,
+    ledger: Ledger,
+    cells: Iterable[Cell],
+    *,
+    folder: Path,
+    engine: Engine,
+    workers: int | None,
+    progress: bool,
+    tell: Callable[[str], None],
+) -> list[Row]:
+    """The rows of `cells` once all of them have ended, trained here or by other drivers."""
+    wanted = dict.fromkeys(sorted(cells, key=lambda cell: (cell.tuning_factor, cell.seed)))
+    waited_for = 0
+    while True:
+        ledger.plan(wanted)
+        rows = [row for row in ledger.rows() if row.cell in wanted]
+        ours = [row for row in rows if ledger.is_open(row)]
+        if ours:
+            train_rows(study, ledger, ours, folder, engine=engine, workers=workers, progress=progress)
+            continue
+        others = sum(row.status == "running" for row in rows)
+        if not others:
+            return rows
+        if others != waited_for:
+            tell(f"waiting for {others} trial{'s' if others > 1 else ''} of other drivers")
+            waited_for = others
+        time.sleep(POLL)
+        ledger.take_over()
 
 
 def train_rows(
@@ -35,19 +76,27 @@ def train_rows(
     workers: int | None,
     progress: bool,
 ) -> None:
-    """Train the trials `rows`, which have not ended, each in a folder of its own below `folder`."""
-    for row in rows:
-        if row.status == "waiting":
-            ledger.claim(row)
+    """Train those of `rows` that can be claimed, each in a folder of its own below `folder`."""
+    judge = judge_of(study, ledger)
     if study.task.objective is None:
-        settings = {"engine": engine, "out": folder, "workers": workers, "device": study.run.device}
-        _train_configs(study, ledger, rows, folder, partial(run_all, **settings, progress=progress))  # type: ignore[arg-type]
+        run_them = partial(
+            run_all,
+            engine=engine,
+            out=folder,
+            workers=workers,
+            device=study.run.device,
+            progress=progress,
+            ray=study.run.ray.settings,
+        )
+        _train_configs(study, ledger, judge, rows, folder, run_them)
     else:
-        _call_objective(study, study.task.objective, ledger, rows, folder, workers=workers)
+        _call_objective(
+            study, study.task.objective, ledger, judge, rows, folder, engine=engine, workers=workers, progress=progress
+        )
 
 
 def _train_configs(
-    study: Study, ledger: Ledger, rows: Sequence[Row], folder: Path, run_them: Callable[..., list[Run]]
+    study: Study, ledger: Ledger, judge: Judge, rows: Sequence[Row], folder: Path, run_them: Callable[..., list[Run]]
 ) -> None:
     by_config = {
         study.config(tuning_factor=row.cell.tuning_factor, samples=row.cell.samples, seed=row.cell.seed): row
@@ -61,87 +110,140 @@ def _train_configs(
             accuracy = None if math.isnan(run.accuracy) else run.accuracy
             row = by_config[run.config]
             ledger.end(row, run.status, accuracy, images=run.images, seconds=run.seconds, error=run.error)
+            judge.ended(row, run.status, accuracy)
 
     def news(kind: str, config: Config, content: Any) -> None:
         if kind == "epoch":
-            ledger.report(by_config[config], int(content["epoch"]), float(content["test_accuracy"]))
+            row, epoch, accuracy = by_config[config], int(content["epoch"]), float(content["test_accuracy"])
+            ledger.report(row, epoch, accuracy)
+            judge.heard(row, epoch, accuracy, folder / config.name)
         elif kind == "ended":
             write_down(Run.read(folder / config.name))
 
-    # What had ended when the search was killed before it could be written down is among these too.
-    for run in run_them(list(by_config), news=news):
+    ended = [config for config in by_config if (folder / config.name / RUN_RESULT).exists()]
+    for config in ended:  # but the search was killed before it could be written down
+        if ledger.claim(by_config[config]):
+            write_down(Run.read(folder / config.name))
+    missing = [config for config in by_config if config not in ended]
+    for run in run_them(missing, claim=lambda config: ledger.claim(by_config[config]), news=news):
         write_down(run)
 
 
 @dataclass(frozen=True)
 class ObjectiveJob:
-    """A call of the user's objective in a worker. Its result is in the trial's folder before anybody hears of it."""
+    """A call of the user's objective in a worker, in the folder `key` below `out`.
+
+    Its result is in that folder before anybody hears of it.
+    """
 
     objective: str
     key: str
     recipe: Mapping[str, Any]
     seed: int
-    folder: str
+    out: str
     device: str
 
     @property
     def keys(self) -> list[str]:
         return [self.key]
 
+    def moved_to(self, out: str) -> Self:
+        return replace(self, out=out)
+
     def work(self, say: Say) -> None:
-        """Says "epoch" with a step and a value, then "ended" with the result or "failed" with the error."""
-        place = Path(self.folder)
-        place.mkdir(parents=True, exist_ok=True)
-        lock = FolderLock(place)
+        """Says "epoch" with a step and a value, then "ended" with the result or "failed" with the error.
+
+        Where the disk is full it says "full" and where.
+        """
+        place = Path(self.out) / self.key
+        lock: FolderLock | None = None
         try:
-            trial = Trial(
-                recipe=Recipe(**self.recipe),
-                seed=self.seed,
-                folder=place,
-                device=self.device,
-                report=lambda step, value: say("epoch", self.key, (int(step), float(value))),
-            )
+            place.mkdir(parents=True, exist_ok=True)
+            lock = FolderLock(place)
+
+            def report(step: int, value: float) -> None:
+                say("epoch", self.key, (int(step), float(value)))
+                if (place / STOP).exists():
+                    raise Pruned(int(step) + 1)
+
+            trial = Trial(recipe=Recipe(**self.recipe), seed=self.seed, folder=place, device=self.device, report=report)
             start = time.perf_counter()
-            value = accuracy_of(self.objective, trial)
-            result = {"accuracy": None if math.isnan(value) else value, "seconds": time.perf_counter() - start}
+            result: dict[str, Any]
+            try:
+                value = accuracy_of(self.objective, trial)
+                result = {"accuracy": None if math.isnan(value) else value}
+            except Pruned as stop:
+                result = {"accuracy": None, "pruned_after": stop.epochs}
+            result["seconds"] = time.perf_counter() - start
             write_json(place / RESULT, result)
             say("ended", self.key, result)
-        except Exception:  # whatever the objective does is that trial's failure
-            say("failed", self.key, traceback.format_exc())
+        except Exception as error:  # whatever the objective does is that trial's failure
+            full = full_disk(error, place)
+            if full is None:
+                say("failed", self.key, traceback.format_exc())
+            else:
+                say("full", self.key, full)
         finally:
-            lock.release()
+            if lock is not None:
+                lock.release()
 
 
 def _call_objective(
-    study: Study, objective: str, ledger: Ledger, rows: Sequence[Row], folder: Path, *, workers: int | None
+    study: Study,
+    objective: str,
+    ledger: Ledger,
+    judge: Judge,
+    rows: Sequence[Row],
+    folder: Path,
+    *,
+    engine: Engine,
+    workers: int | None,
+    progress: bool,
 ) -> None:
     device = study.run.device or default_device()
+    pool = pool_for(engine, workers=workers, device=device, ray=study.run.ray.settings)
     by_name = {_name(row.cell): row for row in rows}
 
     def end(row: Row, result: Mapping[str, Any]) -> None:
-        status = "diverged" if result["accuracy"] is None else "finished"
-        images = round(row.cell.samples * study.recipe.epochs)
-        ledger.end(row, status, result["accuracy"], images=images, seconds=result["seconds"])  # type: ignore[arg-type]
+        accuracy, epochs = result["accuracy"], study.recipe.epochs
+        status: Status = "finished" if accuracy is not None else "diverged"
+        if "pruned_after" in result:
+            status, epochs = "pruned", min(epochs, result["pruned_after"])
+        ledger.end(row, status, accuracy, images=row.cell.samples * epochs, seconds=result["seconds"])
+        judge.ended(row, status, accuracy)
 
     def heard(kind: str, name: str, content: Any) -> None:
         row = by_name[name]
         if kind == "epoch":
-            ledger.report(row, *content)
+            step, value = content
+            ledger.report(row, step, value)
+            judge.heard(row, step, value, folder / name)
+            board.epoch(name, step + 1, f"{value:.4g}")
         elif kind == "ended":
             end(row, content)
+            accuracy = content["accuracy"]
+            if accuracy is None:
+                board.ended(name, "pruned" if "pruned_after" in content else "diverged")
+            else:
+                board.ended(name, f"{accuracy:.4g}", best=(accuracy, f"{accuracy:.4g}"))
+        elif kind == "full":
+            raise DiskFullError(content)
         else:
             ledger.end(row, "failed", None, images=0, seconds=0.0, error=content)
+            board.ended(name, content)
 
     jobs = []
     for name, row in by_name.items():
         result = folder / name / RESULT
         if result.exists():  # ended, but the search was killed before it could be written down
-            end(row, json.loads(result.read_text(encoding="utf-8")))
+            if ledger.claim(row):
+                end(row, json.loads(result.read_text(encoding="utf-8")))
             continue
         recipe = study.recipe.recipe(tuning_factor=row.cell.tuning_factor, samples=row.cell.samples)
-        jobs.append(ObjectiveJob(objective, name, recipe.to_dict(), row.cell.seed, str(folder / name), device))
-    if jobs:
-        work_through(jobs, workers=min(workers or default_workers(device), len(jobs)), heard=heard)
+        jobs.append(ObjectiveJob(objective, name, recipe.to_dict(), row.cell.seed, str(folder), device))
+    with board_of({job.key: study.recipe.epochs for job in jobs}, done=len(rows) - len(jobs), shown=progress) as board:
+        if jobs:
+            pool(jobs, heard=heard, claim=lambda job: ledger.claim(by_name[job.key]))
 
 
 def _name(cell: Cell) -> str:

@@ -28,8 +28,13 @@ def default_grid(centre: float = USUAL, size: int = 7) -> tuple[float, ...]:
 
 
 def refined(curve: Curve) -> tuple[float, float, float]:
-    """The cell of the grid next to the top and one step either side, for the next fraction of the data."""
+    """The cell of the grid next to the top and one step either side, for the next fraction of the data.
+
+    Where the cells are on no grid and none is within half a step of the top, the top itself is the middle.
+    """
     middle = min(curve.grid, key=lambda factor: abs(math.log2(factor / curve.tuning_factor)))
+    if abs(math.log2(middle / curve.tuning_factor)) > curve.step / 2 * (1 + 1e-9):
+        middle = curve.tuning_factor
     ratio = 2.0**curve.step
     return middle / ratio, middle, middle * ratio
 

@@ -3,29 +3,44 @@
 A trial is one training run. It is written down before it is trained, claimed by whoever trains it, and ended once;
 Optuna's storages do each of these in one transaction. So the dashboard shows a search as it goes, and a search that
 was killed finds all that was ended, and what was under way.
+
+Several drivers may share a ledger. Each says every few seconds that it lives. A trial of one that has not done so for
+long is closed by another, marked as taken over, and planned anew; what its first driver may yet have to say about it
+is not heard. Trials that were replaced, so or by a retry, stay in the storage and are no rows.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable
+import uuid
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from functools import partial, wraps
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
-from isogon.errors import IsogonError, MissingExtraError, first_line
+from isogon.errors import IsogonError, MissingExtraError
+from isogon.search.storage import Heart, Storage, Tell
+from isogon.search.storage import without_passwords as without_passwords
 
 try:
     import optuna
     from optuna.distributions import FloatDistribution
+    from optuna.exceptions import UpdateFinishedTrialError
     from optuna.trial import FrozenTrial, TrialState, create_trial
 except ImportError as error:  # pragma: no cover - exercised in a subprocess
     raise MissingExtraError("optuna", extra="search", purpose="to keep the trials of a search") from error
 
-Status = Literal["waiting", "running", "finished", "diverged", "failed"]
+Status = Literal["waiting", "running", "finished", "diverged", "failed", "pruned"]
 #: the range of tuning factors that a trial may have
 _RANGE = FloatDistribution(1e-9, 1e9, log=True)
-_PASSWORD = re.compile(r"(://[^\s:/@]*):[^\s/@]*@")
 _ENDED = (TrialState.COMPLETE, TrialState.FAIL, TrialState.PRUNED)
+#: user attributes: who trains a trial; that it was taken from there; the number of the trial that it replaces
+_DRIVER, _TAKEN_OVER, _INSTEAD_OF = "driver", "taken_over", "instead_of"
+#: user attribute of the study: the tuning factors that its sampler has proposed, in order
+_PROPOSALS = "proposals"
+
+_Arguments = ParamSpec("_Arguments")
+_Answer = TypeVar("_Answer")
 
 
 @dataclass(frozen=True)
@@ -50,93 +65,211 @@ class Row:
     images: int
     seconds: float
     error: str | None
+    driver: str | None = None
+
+
+def _patient(
+    method: Callable[Concatenate[Ledger, _Arguments], _Answer],
+) -> Callable[Concatenate[Ledger, _Arguments], _Answer]:
+    """A method that is called again for a while where the storage does not answer."""
+
+    @wraps(method)
+    def called(self: Ledger, /, *args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Answer:
+        try:
+            return self._storage.patiently(partial(method, self, *args, **kwargs))
+        except KeyError as error:
+            if "Record does not exist" not in str(error):
+                raise
+            raise IsogonError(f"The study {self._name} has gone from the storage: begin it anew.") from error
+
+    return called
 
 
 class Ledger:
-    """The trials of the study called `name` in the storage at `url`; `key` is the fingerprint of its study file."""
+    """The trials of the study called `name` in the storage at `url`; `key` is the fingerprint of its study file.
 
-    def __init__(self, url: str, name: str, key: str) -> None:
-        optuna.logging.set_verbosity(optuna.logging.WARNING)
-        self._storage = _opened(url)
-        study = optuna.create_study(storage=self._storage, study_name=name, direction="maximize", load_if_exists=True)
-        self._study = study
-        self._id = self._storage.get_study_id_from_name(name)
-        before = study.user_attrs.get("key")
-        if before is None:
-            study.set_user_attr("key", key)
-        elif before != key:
-            raise StudyChangedError(
-                f"The study {name} in the storage was made from another study file: call it with --fresh to begin "
-                "anew, or give it another folder."
+    `driver` names this process among those that share the storage. Without it there is no other, and every trial that
+    is under way is our own, from before. `tell` hears of a storage that does not answer.
+    """
+
+    def __init__(self, url: str, name: str, key: str, *, driver: str | None = None, tell: Tell | None = None) -> None:
+        self._storage = Storage(url, heartbeat=driver is not None, tell=tell)
+        self._rdb = self._storage.rdb
+        self._name, self._driver = name, driver
+        #: tells this study from one of the same name that was deleted before it
+        self.birth = self._begin(key)
+        self._heart = Heart(self._rdb) if driver is not None else None
+
+    @_patient
+    def _begin(self, key: str) -> str:
+        with self._storage.alone(self._name):
+            study = optuna.create_study(
+                storage=self._rdb, study_name=self._name, direction="maximize", load_if_exists=True
             )
+            self._id = self._rdb.get_study_id_from_name(self._name)
+            known = study.user_attrs
+            for attribute, value in (("key", key), ("birth", uuid.uuid4().hex)):
+                if attribute not in known:
+                    study.set_user_attr(attribute, value)
+            if known.get("key", key) != key:
+                raise StudyChangedError(
+                    f"The study {self._name} in the storage was made from another study file: call it with --fresh to "
+                    "begin anew, or give it another folder or name."
+                )
+            return str(study.user_attrs["birth"])
+
+    def close(self) -> None:
+        """Say no more that this driver lives."""
+        if self._heart is not None:
+            self._heart.stop()
+        self._storage.close()
 
     @staticmethod
-    def delete(url: str, name: str) -> None:
-        """Forget the study called `name`, if there is one."""
-        storage = _opened(url)
-        if name in [one.study_name for one in storage.get_all_studies()]:
-            optuna.delete_study(study_name=name, storage=storage)
+    def delete(url: str, name: str, *, driver: str | None = None) -> None:
+        """Forget the study called `name`, if there is one, unless another driver is at it."""
+        storage = Storage(url, heartbeat=driver is not None)
 
-    def plan(self, cells: Iterable[Cell]) -> None:
+        def forget() -> None:
+            for study in storage.rdb.get_all_studies():
+                if study.study_name == name:
+                    if driver is not None and _others_at(storage.rdb, study._study_id, driver):
+                        raise IsogonError(f"Another driver is at the study {name}: stop it first.")
+                    storage.rdb.delete_study(study._study_id)
+
+        storage.patiently(forget)
+        storage.close()
+
+    @_patient
+    def plan(self, cells: Collection[Cell]) -> None:
         """Write down the cells that are not there yet."""
-        known = {row.cell for row in self.rows()}
-        for cell in cells:
-            if cell not in known:
-                known.add(cell)
-                attributes = {name: value for name, value in asdict(cell).items() if name != "tuning_factor"}
-                self._study.add_trial(
-                    create_trial(
-                        state=TrialState.WAITING,
-                        params={"tuning_factor": cell.tuning_factor},
-                        distributions={"tuning_factor": _RANGE},
-                        user_attrs=attributes,
-                    )
-                )
+        wanted = dict.fromkeys(cells)
+        if not wanted.keys() <= {row.cell for row in self.rows()}:
+            with self._storage.alone(self._name):
+                known = {row.cell for row in self.rows()}
+                for cell in wanted:
+                    if cell not in known:
+                        self._write_down(cell)
 
+    @_patient
+    def retry(self) -> int:
+        """Plan every trial that failed once more, in its own stead; how many those are."""
+        with self._storage.alone(self._name):
+            failed = [row for row in self.rows() if row.status == "failed"]
+            for row in failed:
+                self._write_down(row.cell, **{_INSTEAD_OF: row.number})
+            return len(failed)
+
+    def _write_down(self, cell: Cell, **notes: Any) -> None:
+        attributes = {name: value for name, value in asdict(cell).items() if name != "tuning_factor"}
+        trial = create_trial(
+            state=TrialState.WAITING,
+            params={"tuning_factor": cell.tuning_factor},
+            distributions={"tuning_factor": _RANGE},
+            user_attrs=attributes | notes,
+        )
+        self._rdb.create_new_trial(self._id, trial)
+
+    def is_open(self, row: Row) -> bool:
+        """Whether this driver may train it: it waits, or was left under way by this driver itself."""
+        ours = self._driver is None or row.driver == self._driver
+        return row.status == "waiting" or (row.status == "running" and ours)
+
+    @_patient
     def claim(self, row: Row) -> bool:
-        """Take a waiting trial; False where another process was faster."""
-        return bool(self._storage.set_trial_state_values(self._trial_id(row.number), TrialState.RUNNING))
+        """Take a trial that is open; False where another driver was faster."""
+        trial_id = self._trial_id(row)
+        if self._heart is not None:
+            # First of all: a trial that runs without any sign of life would never count as left behind.
+            self._rdb.record_heartbeat(trial_id)
+        try:
+            if row.status == "waiting" and not self._rdb.set_trial_state_values(trial_id, TrialState.RUNNING):
+                return False
+            if self._heart is not None:
+                self._rdb.set_trial_user_attr(trial_id, _DRIVER, self._driver)
+                self._heart.add(trial_id)
+            return True
+        except UpdateFinishedTrialError:
+            return False
 
+    @_patient
+    def take_over(self) -> int:
+        """Close the trials of drivers that show no life, so that they are planned anew; how many those are."""
+        if self._heart is None:
+            return 0
+        taken = 0
+        for trial_id in self._rdb._get_stale_trial_ids(self._id):
+            with suppress(UpdateFinishedTrialError):  # another driver was faster, or its own came back to life
+                self._rdb.set_trial_user_attr(trial_id, _TAKEN_OVER, f"by {self._driver}")
+                self._rdb.set_trial_state_values(trial_id, TrialState.FAIL)
+                taken += 1
+        return taken
+
+    @_patient
     def report(self, row: Row, epoch: int, value: float) -> None:
         """Keep a running trial's accuracy after an epoch, for the dashboard."""
         if value == value:  # the storage takes no NaN
-            self._storage.set_trial_intermediate_value(self._trial_id(row.number), epoch, value)
+            with suppress(UpdateFinishedTrialError):  # taken over
+                self._rdb.set_trial_intermediate_value(self._trial_id(row), epoch, value)
 
+    @_patient
     def end(
         self, row: Row, status: Status, accuracy: float | None, *, images: int, seconds: float, error: str | None = None
     ) -> None:
-        """Close a trial for good: `finished` with its accuracy, `diverged`, or `failed` with its error."""
-        number = self._trial_id(row.number)
-        notes: dict[str, Any] = {"status": status, "images": images, "seconds": seconds, "error": error}
-        for name, value in notes.items():
-            if value is not None:
-                self._storage.set_trial_user_attr(number, name, value)
-        if status == "finished" and accuracy is not None:
-            self._storage.set_trial_state_values(number, TrialState.COMPLETE, [accuracy])
-        else:
-            self._storage.set_trial_state_values(number, TrialState.FAIL)
+        """Close a trial for good: `finished` with its accuracy, `diverged`, `pruned`, or `failed` with its error.
 
+        Nothing happens to a trial that has ended: another driver took it over from this one, which was asleep.
+        """
+        trial_id = self._trial_id(row)
+        notes: dict[str, Any] = {"status": status, "images": images, "seconds": seconds, "error": error}
+        with suppress(UpdateFinishedTrialError):
+            for name, value in notes.items():
+                if value is not None:
+                    self._rdb.set_trial_user_attr(trial_id, name, value)
+            if status == "finished" and accuracy is not None:
+                self._rdb.set_trial_state_values(trial_id, TrialState.COMPLETE, [accuracy])
+            else:
+                state = TrialState.PRUNED if status == "pruned" else TrialState.FAIL
+                self._rdb.set_trial_state_values(trial_id, state)
+        if self._heart is not None:
+            self._heart.discard(trial_id)
+
+    @_patient
+    def reports(self) -> dict[int, dict[int, float]]:
+        """The accuracies that each trial has reported: its number, the epoch, the value."""
+        return {trial.number: dict(trial.intermediate_values) for trial in self._rdb.get_all_trials(self._id)}
+
+    @_patient
+    def proposal(self, place: int, make: Callable[[], float]) -> float:
+        """The tuning factor that a sampler proposed in that place: what is written down, else `make`'s from now on."""
+        with self._storage.alone(self._name):
+            known = list(self._rdb.get_study_user_attrs(self._id).get(_PROPOSALS, []))
+            if place >= len(known):
+                known.append(make())
+                self._rdb.set_study_user_attr(self._id, _PROPOSALS, known)
+            return float(known[place])
+
+    @_patient
     def rows(self) -> list[Row]:
         """Every trial, in the order in which they were planned."""
-        return [row_of(trial) for trial in self._storage.get_all_trials(self._id)]
+        return rows_of(self._rdb.get_all_trials(self._id))
 
-    def open_rows(self) -> list[Row]:
-        """The trials that have not ended; one that runs in a process that was killed is among them."""
-        return [row for row in self.rows() if row.status in ("waiting", "running")]
-
-    def _trial_id(self, number: int) -> int:
-        return self._storage.get_trial_id_from_study_id_trial_number(self._id, number)
+    def _trial_id(self, row: Row) -> int:
+        return self._rdb.get_trial_id_from_study_id_trial_number(self._id, row.number)
 
 
 class StudyChangedError(IsogonError):
     """A study file that is not the one the trials were made from."""
 
 
-def _opened(url: str) -> optuna.storages.RDBStorage:
-    try:
-        return optuna.storages.RDBStorage(url)
-    except Exception as error:  # SQLAlchemy's, the driver's and Optuna's own
-        raise IsogonError(f"The storage {without_passwords(url)} cannot be used: {first_line(error)}") from error
+def rows_of(trials: Sequence[FrozenTrial]) -> list[Row]:
+    """Trials of the storage as rows, without those that others replace."""
+    replaced = {trial.user_attrs.get(_INSTEAD_OF) for trial in trials}
+    rows = [row_of(trial) for trial in trials if trial.number not in replaced and not _was_taken(trial)]
+    # Of a cell that was planned twice, by drivers whose lock a dying database let go, the first counts for everybody.
+    first: dict[Cell, Row] = {}
+    for row in rows:
+        first.setdefault(row.cell, row)
+    return list(first.values())
 
 
 def row_of(trial: FrozenTrial) -> Row:
@@ -159,12 +292,17 @@ def row_of(trial: FrozenTrial) -> Row:
         images=int(notes.get("images", 0)),
         seconds=float(notes.get("seconds", 0.0)),
         error=notes.get("error"),
+        driver=notes.get(_DRIVER),
     )
 
 
-def without_passwords(text: str) -> str:
-    """
-    >>> without_passwords('storage = "postgresql://me:secret@host/db"')
-    'storage = "postgresql://me:***@host/db"'
-    """
-    return _PASSWORD.sub(r"\1:***@", text)
+def _was_taken(trial: FrozenTrial) -> bool:
+    """Whether it was closed by another driver; one that ended well after all, at that moment, was not."""
+    return trial.state == TrialState.FAIL and _TAKEN_OVER in trial.user_attrs
+
+
+def _others_at(rdb: optuna.storages.RDBStorage, study_id: int, driver: str) -> bool:
+    """Whether a trial is under way in another driver that lives."""
+    stale = rdb._get_stale_trial_ids(study_id)
+    running = rdb.get_all_trials(study_id, states=(TrialState.RUNNING,))
+    return any(trial._trial_id not in stale and trial.user_attrs.get(_DRIVER) != driver for trial in running)

@@ -16,12 +16,21 @@ from isogon.errors import ArgumentError, IsogonError
 from isogon.recipe import Recipe
 
 
+class Pruned(Exception):
+    """Raised by `trial.report` where the study's pruner has stopped the trial; let it pass through the objective."""
+
+    def __init__(self, epochs: int) -> None:
+        super().__init__(f"stopped after {epochs} epochs")
+        self.epochs = epochs
+
+
 @dataclass(frozen=True)
 class Trial:
     """What an objective gets: train with `recipe`, seeded by `seed`, and return the accuracy.
 
     `recipe.samples` is how many training samples to use; take nested subsets, so that sizes can be compared. `folder`
-    is the trial's own, kept when it is killed: a checkpoint there lets it go on. `report(step, value)` shows progress.
+    is the trial's own, kept when it is killed: a checkpoint there lets it go on. `report(step, value)` shows progress;
+    steps are epochs, counted from 0. With a pruner it raises `Pruned` where the trial is to stop.
     """
 
     recipe: Recipe

@@ -12,16 +12,18 @@ from typing import Any
 from isogon.lab.checkpoints import write_json, write_whole
 from isogon.recipe import Recipe
 from isogon.search.curve import Curve
-from isogon.search.ledger import Row
+from isogon.search.ledger import Row, Status
 from isogon.search.study import Study
 from isogon.search.trend import Trend
 
 RECIPE, OUTCOME = "recipe.toml", "outcome.json"
+#: how a trial can end without an accuracy
+LOST: tuple[Status, ...] = ("diverged", "failed", "pruned")
 
 
 @dataclass(frozen=True)
 class Cost:
-    """Training images seen and seconds of training, against the same grid at the full size."""
+    """Training images seen and seconds of training, against as many tuning factors at the full size."""
 
     images: int
     seconds: float
@@ -73,14 +75,14 @@ class Outcome:
         return Cost(
             images=sum(row.images for row in searched),
             seconds=sum(row.seconds for row in self.rows),
-            full_grid_images=full_run * len(study.search.first_grid) * study.search.seeds,
+            full_grid_images=full_run * study.search.first_count * study.search.seeds,
             verification_images=sum(row.images for row in self.rows if row.cell.purpose == "verify"),
         )
 
     @property
     def lost(self) -> dict[str, int]:
-        """How many trials diverged and failed."""
-        return {status: sum(row.status == status for row in self.rows) for status in ("diverged", "failed")}
+        """How many trials diverged, failed and were pruned."""
+        return {status: sum(row.status == status for row in self.rows) for status in LOST}
 
     def verified(self) -> dict[float, list[float]]:
         """Accuracies at the full size by tuning factor, where the study asked for verification."""

@@ -11,12 +11,13 @@ from typing import Any
 from urllib.parse import quote
 
 from isogon.errors import ArgumentError, IsogonError, first_line
-from isogon.search.ledger import Row, Status, row_of, without_passwords
+from isogon.search.ledger import Row, Status, rows_of
 from isogon.search.outcome import OUTCOME
-from isogon.search.running import DATABASE, STUDY, storage_of
+from isogon.search.storage import as_template, engine_settings, with_driver, without_passwords
 from isogon.search.study import Study
+from isogon.search.study_folder import DATABASE, STUDY, storage_of
 
-STATUSES: tuple[Status, ...] = ("finished", "running", "waiting", "diverged", "failed")
+STATUSES: tuple[Status, ...] = ("finished", "running", "waiting", "diverged", "failed", "pruned")
 
 
 @dataclass(frozen=True)
@@ -96,8 +97,12 @@ def _rows(study: Study, folder: Path) -> list[Row]:
         # Read-only: this connection can hold up a writer for milliseconds, and can change nothing.
         url = f"sqlite:///file:{quote(str(file))}?mode=ro&uri=true"
     try:
-        storage = optuna.storages.RDBStorage(url, skip_table_creation=True)
-        return [row_of(trial) for trial in optuna.load_study(study_name=name, storage=storage).trials]
+        url = with_driver(url)
+        storage = optuna.storages.RDBStorage(as_template(url), engine_settings(url), skip_table_creation=True)
+        try:
+            return rows_of(optuna.load_study(study_name=name, storage=storage).trials)
+        finally:
+            storage.engine.dispose()
     except Exception as error:  # SQLAlchemy's, the driver's and Optuna's own
         reason = without_passwords(first_line(error))
         raise IsogonError(f"The trials of {folder} cannot be read just now: {reason}.") from error

@@ -13,7 +13,8 @@ from typing import Any, Literal, Self
 from isogon.errors import ArgumentError, IsogonError, MissingExtraError
 from isogon.lab import Config
 from isogon.lab.config import NET_OPTIONS
-from isogon.lab.engines import Engine
+from isogon.lab.pools import Engine
+from isogon.lab.ray_session import RaySettings
 from isogon.recipe import Recipe
 from isogon.search.grids import default_grid
 
@@ -25,7 +26,8 @@ except ImportError as error:  # pragma: no cover - exercised in a subprocess
 UNKNOWN = "?"
 #: what a study can ask for
 SOLVABLE = ("weight_decay", "lr")
-Sampler = Literal["grid"]
+Sampler = Literal["grid", "tpe", "gp", "random"]
+Pruner = Literal["none", "median", "hyperband"]
 
 
 class _Table(BaseModel):
@@ -94,6 +96,8 @@ class SearchTable(_Table):
     grid: tuple[float, ...] | None = None
     seeds: int = Field(default=3, ge=1)
     sampler: Sampler = "grid"
+    trials: int | None = Field(default=None, ge=3, le=100)
+    pruner: Pruner = "none"
     verify: bool = False
 
     @field_validator("fractions", mode="before")
@@ -117,9 +121,41 @@ class SearchTable(_Table):
             raise ValueError("must be three or more rising tuning factors above 0")
         return value
 
+    @model_validator(mode="after")
+    def _trials_of_a_sampler(self) -> Self:
+        if self.trials is not None and self.sampler == "grid":
+            raise ValueError("has trials without a sampler: write size or grid for more, or choose a sampler")
+        return self
+
     @property
     def first_grid(self) -> tuple[float, ...]:
         return self.grid if self.grid is not None else tuple(default_grid(self.centre, self.size))
+
+    @property
+    def first_count(self) -> int:
+        """Tuning factors tried at the smallest fraction, before any are added at an edge."""
+        return self.trials or len(self.first_grid)
+
+
+class RayTable(_Table):
+    """The cluster of the engine `ray`, and what a trial asks of it."""
+
+    address: str | None = None
+    cpus: float = Field(default=1, gt=0)
+    gpus: float | None = Field(default=None, ge=0)
+    retries: int = Field(default=3, ge=0)
+
+    @model_validator(mode="after")
+    def _accepted(self) -> Self:
+        try:
+            _ = self.settings
+        except ArgumentError as error:
+            raise ValueError(f"has a slip: {str(error).removesuffix('.')}") from None
+        return self
+
+    @property
+    def settings(self) -> RaySettings:
+        return RaySettings(**self.model_dump())
 
 
 class RunTable(_Table):
@@ -129,6 +165,8 @@ class RunTable(_Table):
     workers: int | None = Field(default=None, ge=1)
     device: str | None = None
     storage: str = "sqlite"
+    name: str | None = Field(default=None, min_length=1)
+    ray: RayTable = RayTable()
 
 
 class Study(_Table):

@@ -42,13 +42,17 @@ centre = 0.125                  # the middle of the grid: your guess of the best
 # size = 7                      # tuning factors of the grid, ×2 apart, an odd number
 # grid = [0.05, 0.1, 0.2, 0.4]  # or these, instead of centre and size
 # seeds = 3                     # runs of each tuning factor; more make the answer surer
-# sampler = "grid"
+# sampler = "grid"              # or "tpe", "gp", "random": Optuna chooses the first ones within the grid's range
+# trials = 7                    # how many it chooses; as many as the grid has unless given
+# pruner = "none"               # or "median", "hyperband": stop trials early, which may mislead
 # verify = false                # true: train the answer and both ends of its interval at the full size too
 
 # On what to run it; none of this changes the answer but for noise.
 [run]
-engine = "lanes"                # several small networks at once; "local": one in each process
+engine = "lanes"                # several small networks at once; "local": one in each process; "ray": on a cluster
 # workers = 2                   # processes; all cores unless given, one on a GPU
 # device = "cpu"                # "cuda" where there is one, unless given
-# storage = "sqlite"            # study.db in the output folder; or "postgresql+psycopg://user@host/database"
+# storage = "sqlite"            # study.db in the output folder; or "postgresql://user@host/database"
+# name = "my-study"             # the study's name in a shared storage; that of the output folder unless given
+# ray = { cpus = 1 }            # what each trial asks of the cluster; gpus, retries and address too
 """

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 from isogon.search.ledger import Row
-from isogon.search.outcome import Outcome
+from isogon.search.outcome import LOST, Outcome
 from isogon.search.study import Study
 
 
@@ -31,14 +31,19 @@ def remarks(outcome: Outcome) -> list[str]:
 
 
 def lost_sentence(rows: Sequence[Row]) -> str | None:
-    """How many trials diverged and failed, and the first error; None where all went well."""
-    counts = {status: sum(row.status == status for row in rows) for status in ("diverged", "failed")}
-    if not any(counts.values()):
+    """How many trials diverged, failed and were pruned, and the first error; None where all went well."""
+    words = lost_counts(rows)
+    if not words:
         return None
-    words = " and ".join(f"{count} {status}" for status, count in counts.items() if count)
     first = next((row.error for row in rows if row.error), None)
     error = f"; the first error: {last_line(first)}" if first else ""
     return f"Of {len(rows)} trials {words}; they are left out of the means{error}."
+
+
+def lost_counts(rows: Sequence[Row]) -> str:
+    """How many trials were lost in which way; empty where none was."""
+    counts = {status: sum(row.status == status for row in rows) for status in LOST}
+    return ", ".join(f"{count} {status}" for status, count in counts.items() if count)
 
 
 def loss_sentence(outcome: Outcome) -> str:
@@ -50,10 +55,11 @@ def loss_sentence(outcome: Outcome) -> str:
 
 def cost_sentence(outcome: Outcome) -> str:
     cost = outcome.cost
+    rival = "the same grid takes" if outcome.study.search.sampler == "grid" else "as many tuning factors take"
     verified = f"; verification took {cost.verification_images:,} more" if cost.verification_images else ""
     return (
-        f"The search saw {cost.images:,} images, {cost.share:.3g} of the {cost.full_grid_images:,} that the same grid "
-        f"takes on the full data{verified}. All trials together trained for {cost.seconds:.0f} s."
+        f"The search saw {cost.images:,} images, {cost.share:.3g} of the {cost.full_grid_images:,} that {rival} "
+        f"on the full data{verified}. All trials together trained for {cost.seconds:.0f} s."
     )
 
 

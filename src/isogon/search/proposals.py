@@ -1,0 +1,97 @@
+"""Which tuning factor to try next, by one of Optuna's samplers instead of a grid.
+
+A proposal follows from the cells that have ended and from how many they are, and from nothing else: the sampler is made
+anew for each, seeded by that number, and sees those cells as the trials of a study in memory. So a search that was
+killed goes on as if it had not been.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+import warnings
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import NamedTuple, get_args
+
+from isogon.errors import MissingExtraError, check_choice
+from isogon.search.study import Sampler
+
+try:
+    import optuna
+    from optuna.distributions import FloatDistribution
+    from optuna.trial import TrialState, create_trial
+except ImportError as error:  # pragma: no cover - exercised in a subprocess
+    raise MissingExtraError("optuna", extra="search", purpose="to propose the trials of a search") from error
+
+#: the samplers that propose one tuning factor after another
+SAMPLERS: tuple[str, ...] = tuple(name for name in get_args(Sampler) if name != "grid")
+
+# Random proposals before a model is asked: as many cells as a curve needs. Optuna's ten would be the whole search.
+_STARTUP = 3
+# Proposals are rounded to this part of an octave: a name fit to be read, and no bit of another processor's arithmetic.
+_ROUNDING = 64
+# Octaves within which a cell says what its neighbour has said, with the same seeds on the same samples.
+_ALIKE = 1 / 16
+
+
+class Tried(NamedTuple):
+    """A tuning factor that has been trained, and its mean accuracy over the seeds that survived; None without any."""
+
+    tuning_factor: float
+    accuracy: float | None
+
+
+def propose(sampler: str, tried: Sequence[Tried], limits: tuple[float, float], *, seed: int = 0) -> float:
+    """The next tuning factor within `limits`, on a logarithmic scale.
+
+    Where the sampler would repeat itself, the middle of the widest gap between what was tried is taken instead.
+
+    >>> limits = (0.01, 1.0)
+    >>> first = propose("tpe", [], limits)
+    >>> 0.01 <= first <= 1.0, first == propose("tpe", [], limits), first == propose("tpe", [Tried(first, 0.9)], limits)
+    (True, True, False)
+    """
+    low, high = (math.log2(end) for end in limits)
+    octaves = FloatDistribution(0.0, high - low)
+    study = optuna.create_study(
+        direction="maximize", sampler=made_sampler(sampler, seed=seed + len(tried), startup=_STARTUP)
+    )
+    for one in tried:
+        place = min(max(math.log2(one.tuning_factor) - low, 0.0), high - low)
+        study.add_trial(
+            create_trial(
+                state=TrialState.FAIL if one.accuracy is None else TrialState.COMPLETE,
+                value=one.accuracy,
+                params={"octaves": place},
+                distributions={"octaves": octaves},
+            )
+        )
+    wanted = low + study.ask({"octaves": octaves}).params["octaves"]
+    known = sorted(math.log2(one.tuning_factor) for one in tried)
+    if any(abs(wanted - one) < _ALIKE for one in known):
+        wanted = _widest_gap(low, high, known)
+    return float(2.0 ** min(max(round(wanted * _ROUNDING) / _ROUNDING, low), high))
+
+
+def _widest_gap(low: float, high: float, known: Sequence[float]) -> float:
+    """The middle of the widest stretch without a cell; the stretch beside an end is filled at the end itself."""
+    inner = [(after - before, (before + after) / 2) for before, after in pairwise(known)]
+    return max([(known[0] - low, low), *inner, (high - known[-1], high)])[1]
+
+
+def made_sampler(name: str, *, seed: int, startup: int = 10) -> optuna.samplers.BaseSampler:
+    """Optuna's sampler of that name; `startup` random trials before its model is asked, if it has one."""
+    check_choice("sampler", name, SAMPLERS)
+    if name == "random":
+        return optuna.samplers.RandomSampler(seed=seed)
+    if name == "tpe":
+        return optuna.samplers.TPESampler(seed=seed, n_startup_trials=startup)
+    try:
+        importlib.import_module("scipy")  # Optuna looks for it only when it fits its model
+    except ImportError as error:
+        raise MissingExtraError("scipy", extra="search", purpose="for the sampler gp") from error
+    with warnings.catch_warnings():
+        # Experimental in Optuna 4.
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        return optuna.samplers.GPSampler(seed=seed, n_startup_trials=startup)

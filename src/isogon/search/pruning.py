@@ -1,0 +1,88 @@
+"""Stopping trials early, by one of Optuna's pruners.
+
+Off unless asked for. Before the weights are in equilibrium, which takes 1/(2F) epochs and more, and before the learning
+rate has decayed, trials may rank otherwise than at their end; and the seeds that a pruner leaves alive are those that
+had luck. A trial that is to stop finds a file in its folder, so that it stays stopped if the search is killed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import get_args
+
+from isogon.errors import MissingExtraError, check_choice
+from isogon.lab.runs import STOP
+from isogon.search.ledger import Ledger, Row, Status
+from isogon.search.study import Pruner, Study
+
+try:
+    import optuna
+    from optuna.trial import TrialState
+except ImportError as error:  # pragma: no cover - exercised in a subprocess
+    raise MissingExtraError("optuna", extra="search", purpose="to stop trials early") from error
+
+
+def made_pruner(name: str, *, epochs: int) -> optuna.pruners.BasePruner:
+    """Optuna's pruner of that name, for trials that report after each of `epochs` epochs."""
+    check_choice("pruner", name, get_args(Pruner))
+    if name == "hyperband":
+        return optuna.pruners.HyperbandPruner(max_resource=epochs)
+    return optuna.pruners.MedianPruner() if name == "median" else optuna.pruners.NopPruner()
+
+
+def judge_of(study: Study, ledger: Ledger) -> Judge:
+    """A judge who knows what the ledger holds; one who lets all trials live where the study has no pruner."""
+    if study.search.pruner == "none":
+        return Judge("none", epochs=study.recipe.epochs, rows=[], reports={})
+    return Judge(study.search.pruner, epochs=study.recipe.epochs, rows=ledger.rows(), reports=ledger.reports())
+
+
+class Judge:
+    """Hears how trials get on and stops those that the pruner gives up.
+
+    A trial is compared with others of the same data size, since a smaller one would always look worse. Optuna compares
+    all trials of a study, and keeps notes with them; so each size has a study in memory, which begins with what the
+    ledger's `rows` and `reports` tell of it. Verification is never stopped.
+    """
+
+    def __init__(
+        self, pruner: str, *, epochs: int, rows: Sequence[Row], reports: Mapping[int, Mapping[int, float]]
+    ) -> None:
+        self._trials: dict[int, optuna.trial.Trial] = {}
+        self._studies: dict[int, optuna.Study] = {}
+        judged = [row for row in rows if row.cell.purpose == "search"]
+        for samples in {row.cell.samples for row in judged}:
+            self._studies[samples] = optuna.create_study(
+                # Hyperband draws a trial's bracket from this name and the trial's number.
+                study_name=f"{samples}",
+                direction="maximize",
+                pruner=made_pruner(pruner, epochs=epochs),
+                sampler=optuna.samplers.RandomSampler(seed=0),
+            )
+        # In the order of the ledger, so that numbers are the same whenever this is made.
+        for row in judged:
+            self._trials[row.number] = self._studies[row.cell.samples].ask()
+        for row in judged:
+            for epoch, value in sorted(reports.get(row.number, {}).items()):
+                self._gives_up(row, epoch, value)
+            self.ended(row, row.status, row.accuracy)
+
+    def heard(self, row: Row, epoch: int, value: float, folder: Path) -> None:
+        """A trial's accuracy after an epoch; leaves `STOP` in its `folder` where the pruner gives it up."""
+        if row.number in self._trials and value == value and self._gives_up(row, epoch, value):
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / STOP).touch()
+
+    def ended(self, row: Row, status: Status, accuracy: float | None) -> None:
+        """Others are compared with a trial that has finished; not with those that were lost."""
+        if row.number not in self._trials or status in ("waiting", "running"):
+            return
+        lost = TrialState.PRUNED if status == "pruned" else TrialState.FAIL
+        state = TrialState.COMPLETE if accuracy is not None else lost
+        self._studies[row.cell.samples].tell(self._trials.pop(row.number), accuracy, state=state, skip_if_finished=True)
+
+    def _gives_up(self, row: Row, epoch: int, value: float) -> bool:
+        trial = self._trials[row.number]
+        trial.report(value, epoch)
+        return trial.should_prune()

@@ -1,0 +1,202 @@
+"""The database of a search: how it is opened, asked with patience, and named without its password.
+
+Several drivers may share a PostgreSQL database. What must not be done by two of them at once is done under an advisory
+lock of the database, which goes with the connection of a driver that dies.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+import warnings
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, TypeVar
+
+from isogon.errors import IsogonError, MissingExtraError, first_line
+
+try:
+    import optuna
+    import sqlalchemy
+    from sqlalchemy import exc
+except ImportError as error:  # pragma: no cover - exercised in a subprocess
+    raise MissingExtraError("optuna", extra="search", purpose="to keep the trials of a search") from error
+
+#: seconds for which a storage that does not answer is asked again
+PATIENCE = 30.0
+#: seconds between the signs of life of a driver that shares its storage, and after how many without one it counts as
+#: dead: longer than the patience above, lest a database that was away for a moment makes everybody look dead
+HEARTBEAT, GRACE = 10, 60
+_PAUSE = 0.5
+#: marks isogon's advisory locks among those of others in the same database
+_LOCKS = 0x1506
+# A connection that was cut without a word must not hang for the minutes that the system would give it.
+_CONNECTION = {"connect_timeout": "10", "tcp_user_timeout": "20000"}
+_PASSWORD = re.compile(r"(://[^\s:/@]*):[^\s\"']*@|(password=)[^\s&\"']+")
+# What asking again does not mend.
+_HOPELESS = re.compile(
+    "authentication failed|does not exist|no password supplied|no pg_hba|disk is full|unable to open|readonly database"
+)
+
+Tell = Callable[[str], None]
+Answer = TypeVar("Answer")
+
+
+class StorageError(IsogonError):
+    """A storage that cannot be used."""
+
+
+class Storage:
+    """Optuna's storage at `url`; `heartbeat` where other drivers may use it at the same time.
+
+    `rdb` is the storage itself, to be asked within `patiently`.
+    """
+
+    def __init__(self, url: str, *, heartbeat: bool = False, tell: Tell | None = None) -> None:
+        self._url, self._tell = with_driver(url), tell or (lambda sentence: None)
+        try:
+            sqlalchemy.make_url(self._url)
+        except (exc.ArgumentError, ValueError):  # its words may hold a part of the password
+            raise StorageError(
+                "The storage is no address of a database: write it as postgresql://user:password@host/database, with "
+                "special characters of the password as %40 and the like."
+            ) from None
+        optuna.logging.set_verbosity(optuna.logging.ERROR)  # it would say in many lines that nobody answers
+        self.rdb = self.patiently(lambda: self._opened(heartbeat))
+
+    def patiently(self, ask: Callable[[], Answer]) -> Answer:
+        """What `ask` returns; asked again for a while where the database does not answer."""
+        give_up = time.monotonic() + PATIENCE
+        told = False
+        while True:
+            try:
+                return ask()
+            except (exc.SQLAlchemyError, optuna.exceptions.StorageInternalError) as error:
+                reason, may_pass = _diagnosis(error)
+                if not may_pass:
+                    raise StorageError(f"The storage {self} cannot be used: {reason}.") from error
+                if time.monotonic() > give_up:
+                    raise StorageError(
+                        f"The storage {self} does not answer ({reason}): nothing that ended is lost, and the same "
+                        "command goes on once it is back."
+                    ) from error
+                if not told:
+                    self._tell(f"the storage {self} does not answer; asking again for {PATIENCE:.0f} s")
+                    told = True
+                time.sleep(_PAUSE)
+
+    @contextmanager
+    def alone(self, what: str) -> Iterator[None]:
+        """No other driver is in here for the same `what`; a file has one driver anyway."""
+        with _locked(self.rdb.engine, what):
+            yield
+
+    def close(self) -> None:
+        self.rdb.remove_session()
+        self.rdb.engine.dispose()
+
+    def __str__(self) -> str:
+        return without_passwords(self._url)
+
+    def _opened(self, heartbeat: bool) -> optuna.storages.RDBStorage:
+        settings = engine_settings(self._url)
+        try:
+            engine = sqlalchemy.create_engine(self._url, poolclass=sqlalchemy.NullPool, **settings)
+        except ImportError:
+            raise MissingExtraError("psycopg", extra="postgres", purpose=f"for the storage {self}") from None
+        with warnings.catch_warnings(), _locked(engine, "tables"):
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)  # the heartbeat
+            return optuna.storages.RDBStorage(
+                as_template(self._url),
+                settings,
+                heartbeat_interval=HEARTBEAT if heartbeat else None,
+                grace_period=GRACE if heartbeat else None,
+            )
+
+
+class Heart:
+    """One thread that says every `HEARTBEAT` seconds, for the trials of a driver, that it lives."""
+
+    def __init__(self, storage: optuna.storages.RDBStorage) -> None:
+        self._storage = storage
+        self._trials: set[int] = set()
+        self._stop = threading.Event()
+        self._interval = HEARTBEAT
+        self._thread = threading.Thread(target=self._beat, daemon=True)
+        self._thread.start()
+
+    def add(self, trial_id: int) -> None:
+        self._trials.add(trial_id)
+
+    def discard(self, trial_id: int) -> None:
+        self._trials.discard(trial_id)
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join(timeout=self._interval)
+
+    def _beat(self) -> None:
+        while not self._stop.wait(self._interval):
+            for trial_id in sorted(self._trials):
+                with suppress(Exception):  # who trains meets the same trouble, and deals with it
+                    self._storage.record_heartbeat(trial_id)
+        self._storage.remove_session()
+
+
+def with_driver(url: str) -> str:
+    """The address with the driver that isogon installs.
+
+    >>> with_driver("postgresql://me@host/db")
+    'postgresql+psycopg://me@host/db'
+    """
+    return re.sub(r"^postgres(ql)?://", "postgresql+psycopg://", url)
+
+
+def as_template(url: str) -> str:
+    """The address as Optuna wants it, which puts its version in for braces."""
+    return url.replace("{", "{{").replace("}", "}}")
+
+
+def engine_settings(url: str) -> dict[str, Any]:
+    """How SQLAlchemy is to connect to the address."""
+    if not url.startswith("postgresql+psycopg:"):
+        return {}
+    given = sqlalchemy.make_url(url).query
+    # A server that was started again leaves dead connections in the pool; each is looked at before it is used.
+    return {
+        "pool_pre_ping": True,
+        "connect_args": {key: value for key, value in _CONNECTION.items() if key not in given},
+    }
+
+
+def without_passwords(text: str) -> str:
+    """
+    >>> without_passwords('storage = "postgresql://me:secret@host/db"')
+    'storage = "postgresql://me:***@host/db"'
+    """
+    return _PASSWORD.sub(lambda found: f"{found[1]}:***@" if found[1] is not None else f"{found[2]}***", text)
+
+
+@contextmanager
+def _locked(engine: sqlalchemy.Engine, what: str) -> Iterator[None]:
+    with engine.begin() as connection:
+        if engine.dialect.name == "postgresql":
+            # Whoever holds it does so for a moment, unless it was put to sleep there.
+            connection.execute(sqlalchemy.text("SET LOCAL lock_timeout = '60s'"))
+            key = zlib.crc32(what.encode()) - (1 << 31)
+            connection.execute(sqlalchemy.text(f"SELECT pg_advisory_xact_lock({_LOCKS}, {key})"))
+        yield
+
+
+def _diagnosis(error: BaseException) -> tuple[str, bool]:
+    """What ails the database, and whether it may pass."""
+    link: BaseException | None = error
+    while link is not None:
+        if isinstance(link, exc.DBAPIError):
+            reason = without_passwords(first_line(link.orig or link))
+            passing = isinstance(link, exc.OperationalError | exc.InterfaceError)
+            return reason, passing and not _HOPELESS.search(reason)
+        link = link.__cause__ or link.__context__
+    return without_passwords(first_line(error)), False

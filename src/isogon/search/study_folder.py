@@ -1,0 +1,107 @@
+"""The folder of a study: who is at work in it, where its trials are kept, and its study file."""
+
+from __future__ import annotations
+
+import json
+import platform
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from isogon.errors import ArgumentError, first_line
+from isogon.lab.checkpoints import FolderLock, write_json, write_whole
+from isogon.search.ledger import Ledger, StudyChangedError
+from isogon.search.storage import Tell, with_driver, without_passwords
+from isogon.search.study import Study
+
+STUDY, TRIALS, DATABASE = "study.json", "trials", "study.db"
+# Which driver of a shared storage works here, and at which study.
+_DRIVER = ".driver"
+
+
+@contextmanager
+def opened(study: Study, folder: Path, tell: Tell) -> Iterator[Ledger]:
+    """The ledger of the study in `folder`, where no other process works meanwhile."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # a study is nobody else's business, unless one says so
+        lock = FolderLock(folder)
+    except OSError as error:
+        raise ArgumentError("out", "a folder to write in", str(folder), first_line(error)) from error
+    try:
+        ledger = _ledger(study, folder, tell)
+        try:
+            _write_private(folder / STUDY, json.dumps(study.model_dump(mode="json"), indent=2, ensure_ascii=False))
+            yield ledger
+        finally:
+            ledger.close()
+    finally:
+        lock.release()
+
+
+def forget(study: Study, folder: Path) -> None:
+    """Remove what the storage and `folder` have of the study, if nobody is at it."""
+    if folder.exists():
+        if not (folder / STUDY).exists() and any(folder.iterdir()):
+            raise StudyChangedError(f"{folder} holds something else than a study: choose another folder.")
+        FolderLock(folder).release()  # not under the feet of another process
+    if study.run.storage != "sqlite":
+        Ledger.delete(*storage_of(study, folder), driver=_driver(_identity(folder)))
+    if folder.exists():
+        shutil.rmtree(folder)
+
+
+def storage_of(study: Study, folder: Path) -> tuple[str, str]:
+    """The storage's address and the study's name there: a file of its own has one study, whatever the folder's name."""
+    storage = study.run.storage
+    if storage == "sqlite":
+        return f"sqlite:///{folder.resolve() / DATABASE}", "search"
+    if not with_driver(storage).startswith("postgresql+"):
+        # Others have no lock under which several drivers could plan.
+        rule = "sqlite or the address of a PostgreSQL database"
+        raise ArgumentError("study key run.storage", rule, without_passwords(storage), "mend it in the file")
+    return storage, study.run.name or folder.resolve().name
+
+
+def _ledger(study: Study, folder: Path, tell: Tell) -> Ledger:
+    if study.run.storage == "sqlite":
+        return Ledger(*storage_of(study, folder), study.key, tell=tell)
+    identity = _identity(folder)
+    ledger = Ledger(*storage_of(study, folder), study.key, driver=_driver(identity), tell=tell)
+    if identity.setdefault("study", ledger.birth) != ledger.birth:
+        ledger.close()
+        # Their results must not be taken for those of the study that has its name now.
+        raise StudyChangedError(
+            f"{folder} holds trials of another study than the one of this name in the storage: remove the folder, "
+            "choose another, or give the study its old name."
+        )
+    write_json(folder / _DRIVER, identity)
+    return ledger
+
+
+def _identity(folder: Path) -> dict[str, Any]:
+    file = folder / _DRIVER
+    if file.exists():
+        found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        return found
+    return {"driver": uuid.uuid4().hex}
+
+
+def _driver(identity: dict[str, Any]) -> str:
+    """The driver's name: that of the folder, so that the next one here goes on with the trials of one that was killed.
+
+    The machine belongs to it, since folders are copied.
+    """
+    return f"{platform.node()}:{identity['driver'][:12]}"
+
+
+def _write_private(target: Path, text: str) -> None:
+    """For nobody else to read, at no moment: the storage's address may hold a password."""
+
+    def write(file: Path) -> None:
+        file.touch(mode=0o600)
+        file.write_text(text + "\n", encoding="utf-8")
+
+    write_whole(target, write)

@@ -1,0 +1,242 @@
+"""A full disk and trials that fail: one clear sentence, nothing recorded for the disk's fault, and the way on."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from isogon.cli import main
+from isogon.lab import Config, engines, run_all
+from isogon.lab.disk_space import DiskFullError, full_disk
+from isogon.recipe import Recipe
+from isogon.search import Study, execution, run, storage
+from isogon.search.status import Progress
+
+OBJECTIVES = """
+import math, os
+from pathlib import Path
+import torch
+
+def curve(trial):
+    noise = 0.002 * math.sin(12.9898 * trial.seed + 78.233 * math.log(trial.recipe.tuning_factor))
+    return 0.9 - 0.02 * math.log2(trial.recipe.tuning_factor / 0.1) ** 2 + noise
+
+def quick(trial):
+    return curve(trial)
+
+def writing(trial):
+    (trial.folder / "checkpoint").write_bytes(bytes(200_000))
+    return curve(trial)
+
+def saving(trial):
+    torch.save(torch.zeros(50_000), trial.folder / "checkpoint")
+    return curve(trial)
+
+def unlucky(trial):
+    if trial.seed == 1 and not Path("mended").exists():
+        raise ValueError("no luck")
+    if trial.recipe.tuning_factor > 0.5:
+        return float("nan")
+    return curve(trial)
+"""
+
+STUDY = """
+[recipe]
+lr = 0.1
+weight_decay = "?"
+batch_size = 50
+samples = 1600
+epochs = 5
+
+[task]
+objective = "objectives_in_trouble:{name}"
+
+[search]
+fractions = ["1/16"]
+seeds = 2
+
+[run]
+workers = 1
+"""
+
+FULL = r"No space left on \S+: free some, and the same command goes on\."
+
+
+@pytest.fixture(autouse=True)
+def _where_the_objectives_are(tmp_path, monkeypatch):
+    (tmp_path / "objectives_in_trouble.py").write_text(OBJECTIVES)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    sys.modules.pop("objectives_in_trouble", None)
+
+
+@pytest.fixture
+def no_workers(monkeypatch):
+    """Trials run in the test's own process: a worker would take seconds to start."""
+
+    def in_turn(jobs, *, heard, claim):
+        for job in jobs:
+            if claim(job):
+                job.work(heard)
+
+    for module in (execution, engines):
+        monkeypatch.setattr(module, "pool_for", lambda *_, **__: in_turn)
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of its own with 1 MiB, and a function that makes it larger."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mount = shutil.which("mount")
+    command = [mount or "mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)]
+    if mount is None or os.getuid() or subprocess.run(command, capture_output=True, check=False).returncode:
+        pytest.skip("needs the right to mount a small file system")
+    yield place, lambda: subprocess.run([mount, "-o", "remount,size=50m", str(place)], check=True)
+    subprocess.run(["umount", "--lazy", str(place)], check=True)
+
+
+@pytest.fixture
+def isogon(capsys):
+    """Run the command line in this process: (exit code, stdout, stderr)."""
+
+    def call(*arguments):
+        with pytest.raises(SystemExit) as stop:
+            main([str(argument) for argument in arguments])
+        return stop.value.code, *capsys.readouterr()
+
+    return call
+
+
+def study(name: str) -> Study:
+    file = f"{name}.toml"
+    with open(file, "w") as target:
+        target.write(STUDY.replace("{name}", name))
+    return Study.read(file)
+
+
+def test_a_worker_without_room_stops_the_command(small_disk, isogon):
+    """With real workers, from the command line, until there is room."""
+    place, enlarge = small_disk
+    study("writing")
+    code, _, err = isogon("search", "writing.toml", "--out", place / "out")
+    assert code == 2
+    assert re.fullmatch(FULL, err.splitlines()[-1])
+    assert "Traceback" not in err
+    rows = Progress.read(place / "out").rows
+    assert {row.status for row in rows} == {"finished", "running", "waiting"}
+    ended = [row for row in rows if row.status == "finished"]
+    enlarge()
+    code, out, _ = isogon("search", "writing.toml", "--out", place / "out")
+    assert code == 0
+    assert "failed" not in out
+    rows = Progress.read(place / "out").rows
+    assert {row.status for row in rows} == {"finished"}
+    assert rows[: len(ended)] == ended
+
+
+def test_a_writer_that_does_not_say_why_it_failed(small_disk, no_workers, tmp_path):
+    """As torch's: a RuntimeError about positions. The database, on another disk, could have taken it down as failed."""
+    place, enlarge = small_disk
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "trials").symlink_to(place)
+    with pytest.raises(DiskFullError, match=FULL):
+        run(study("saving"), tmp_path / "out")
+    assert "failed" not in {row.status for row in Progress.read(tmp_path / "out").rows}
+    enlarge()
+    assert run(study("saving"), tmp_path / "out").lost["failed"] == 0
+
+
+def test_however_little_room_there_is(small_disk, no_workers):
+    """The folder, the database or the result may not fit: it ends, or says so; in the end nothing is lost."""
+    place, _ = small_disk
+    told = []
+    for room in (0, 4, 8, 60, 100, 140, 180, 220, 260, 300, 400):
+        ballast = place / "ballast"
+        ballast.unlink(missing_ok=True)
+        free = shutil.disk_usage(place).free
+        ballast.write_bytes(bytes(max(0, free - room * 1024)))
+        try:
+            run(study("quick"), place / "out")
+            told.append("ended")
+        except DiskFullError as error:
+            told.append(str(error))
+    assert {re.fullmatch(FULL, words) is not None for words in told if words != "ended"} == {True}
+    (place / "ballast").unlink()
+    outcome = run(study("quick"), place / "out")
+    assert outcome.lost["failed"] == 0
+    assert len(outcome.rows) == 14
+
+
+def test_trainings_of_the_lab_wait_for_room(small_disk, no_workers):
+    place, enlarge = small_disk
+    recipe = Recipe(lr=0.1, weight_decay=1e-3, batch_size=50, samples=200, epochs=3)
+    options = {"width": 4, "scale_invariant": "affine", "norm": "ghost"}
+    configs = [
+        Config(recipe=recipe, net="cnn4", net_options=options, data="digits", augmentation="none", seed=seed)
+        for seed in range(2)
+    ]
+    (place / "ballast").write_bytes(bytes(shutil.disk_usage(place).free - 100_000))
+    with pytest.raises(DiskFullError, match=FULL):
+        run_all(configs, out=place / "runs", device="cpu", progress=False)
+    assert not list((place / "runs").glob("*/error.txt"))
+    enlarge()
+    assert {one.status for one in run_all(configs, out=place / "runs", device="cpu", progress=False)} == {"finished"}
+
+
+def test_what_is_a_full_disk_and_what_is_not(tmp_path):
+    quota = OSError(errno.EDQUOT, "Disk quota exceeded", str(tmp_path / "sub" / "file"))
+    wrapped = RuntimeError("could not be written")
+    wrapped.__cause__ = quota
+    assert full_disk(wrapped, tmp_path) == str(tmp_path / "sub")
+    assert full_disk(OSError(errno.ENOSPC, "No space left on device"), tmp_path) == str(tmp_path)
+    assert full_disk(RuntimeError("(sqlite3.OperationalError) database or disk is full"), tmp_path) == str(tmp_path)
+    assert full_disk(OSError(errno.EACCES, "Permission denied"), tmp_path) is None
+    assert full_disk(ValueError("no luck"), tmp_path / "not" / "there") is None
+
+
+def test_a_database_that_does_not_answer_ends_the_command_with_a_sentence(isogon, monkeypatch, tmp_path):
+    pytest.importorskip("psycopg")
+    monkeypatch.setattr(storage, "PATIENCE", 0.3)
+    study("quick")
+    file = tmp_path / "quick.toml"
+    file.write_text(file.read_text() + 'storage = "postgresql://me:secret@127.0.0.1:1/db"\n')
+    code, out, err = isogon("search", file, "--out", "out")
+    assert code == 2
+    assert re.fullmatch(
+        r"The storage \S+://me:\*\*\*@127.0.0.1:1/db does not answer .*the same command goes on.*\n", err
+    )
+    assert "does not answer; asking again" in out
+    assert "secret" not in out + err
+
+
+def test_failed_trials_are_tried_again_when_asked(isogon, no_workers, tmp_path):
+    study("unlucky")
+    code, out, _ = isogon("search", "unlucky.toml", "--out", "out")
+    assert code == 0
+    assert "7 failed: the same command with --retry tries them again.\n" in out
+    (tmp_path / "mended").touch()
+    code, _, err = isogon("search", "unlucky.toml", "--out", "out", "--json")
+    assert code == 0
+    assert "7 failed: the same command with --retry" in err
+    before = Progress.read("out").rows
+    code, out, _ = isogon("search", "unlucky.toml", "--out", "out", "--retry")
+    assert code == 0
+    assert "7 failed trials are tried again" in out
+    assert "with --retry" not in out
+    rows = Progress.read("out").rows
+    assert sorted((row.cell.tuning_factor, row.cell.seed) for row in rows) == sorted(
+        (row.cell.tuning_factor, row.cell.seed) for row in before
+    )
+    assert {row.cell.seed: row.status for row in rows if row.cell.tuning_factor > 0.5} == {0: "diverged", 1: "diverged"}
+    kept = [row for row in before if row.status != "failed"]
+    assert [row for row in rows if row.number <= max(one.number for one in kept)] == kept, "no other was made again"
+    assert {row.status for row in rows} == {"finished", "diverged"}
+    code, _, _ = isogon("search", "unlucky.toml", "--out", "out", "--retry")
+    assert Progress.read("out").rows == rows
