@@ -7,7 +7,9 @@ takes its place at once.
 
 from __future__ import annotations
 
+import gc
 import os
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -30,10 +32,12 @@ Batch = tuple[Tensor, Tensor]
 #: called after each epoch of a lane with its config and the row
 LaneReport = Callable[[Config, Mapping[str, Any]], None]
 
-#: lanes at once by device: beyond that a step gains nothing more
+#: lanes at once by device: beyond that a step gains nothing more (benchmarks/gpu_lanes.py)
 AT_ONCE = {"cpu": 16, "cuda": 8}
-# Steps that a GPU lane launches before the next one's turn.
-_STEPS_AT_ONCE = 4
+# Steps that a GPU lane launches before the next one's turn: enough to bridge the end of another's epoch.
+_STEPS_AT_ONCE = 16
+# Memory of the GPU that is left free: tests at the epochs' ends need some.
+_SPARE_BYTES = 2**30
 # Convolutions over more pixels than this are faster one network after the other (benchmarks/lanes.py).
 _MOST_PIXELS = 100
 
@@ -64,13 +68,13 @@ def lanes(
     runs = {key: Run.read(place) for key, place in places.items() if place is not None and (place / RESULT).exists()}
     waiting = deque(config for config in configs if config.key not in runs)
 
-    opened: list[Trial] = []
+    opened: dict[str, Trial] = {}
 
     def trials() -> Iterator[Trial]:
         while waiting:
             config = waiting.popleft()
-            opened.append(Trial(config, places[config.key], device=device))
-            yield opened[-1]
+            opened[config.key] = Trial(config, places[config.key], device=device)
+            yield opened[config.key]
 
     sample = Trial(waiting[0]) if waiting else None
     # Lanes that draw from torch's one generator would not draw what each would alone.
@@ -79,9 +83,11 @@ def lanes(
     else:
         ended = (_stacked if device.type == "cpu" else _on_streams)(trials(), at_once, report)
     try:
-        runs |= {run.config.key: run for run in ended}
+        for run in ended:
+            runs[run.config.key] = run
+            opened.pop(run.config.key, None)  # its memory is for the next one
     finally:
-        for trial in opened:
+        for trial in opened.values():
             trial.close()
     return [runs[config.key] for config in configs]
 
@@ -111,19 +117,67 @@ def _stacked(trials: Iterator[Trial], at_once: int, report: LaneReport | None) -
 
 
 def _on_streams(trials: Iterator[Trial], at_once: int, report: LaneReport | None) -> Iterator[Run]:
-    """Each lane a CUDA graph on a stream of its own; the host only launches, a few steps of each in turn."""
+    """Each lane CUDA graphs on a stream of its own; the host only launches, some steps of each in turn."""
     active: list[GraphedTrial] = []
+    memory = _Memory()
+    more = True
     while True:
-        active += [GraphedTrial(trial) for trial in islice(trials, at_once - len(active))]
+        while more and len(active) < at_once and (not active or memory.has_room(len(active), at_once)):
+            trial = next(trials, None)
+            more = trial is not None
+            if trial is not None:
+                active.append(memory.begun(trial))
         if not active:
             return
         for lane in list(active):
             before = lane.trial.epoch
             if not lane.advance(_STEPS_AT_ONCE):
                 active.remove(lane)
+                memory.ended(lane)
                 yield lane.finish()
             elif report is not None and lane.trial.epoch > before:
                 report(lane.trial.config, lane.trial.history[-1])
+        del lane  # with it goes the memory of its graphs
+
+
+class _Memory:
+    """Begins GPU lanes while there is memory for another as large as the largest so far."""
+
+    def __init__(self) -> None:
+        self._largest = 0
+        self._told = self._told_of_refusal = False
+        self._free_streams: list[torch.cuda.Stream] = []
+
+    def begun(self, trial: Trial) -> GraphedTrial:
+        gc.collect()  # a trial that has ended is held by its own hooks
+        torch.cuda.empty_cache()
+        before, _ = torch.cuda.mem_get_info(trial.device)
+        # Libraries keep workspaces for every stream that they have seen, so streams are used again.
+        stream = self._free_streams.pop() if self._free_streams else torch.cuda.Stream(trial.device)  # type: ignore[no-untyped-call]
+        lane = GraphedTrial(trial, stream)
+        lane.begin()
+        if lane.refused is not None and not self._told_of_refusal:
+            self._told_of_refusal = True
+            warnings.warn(f"Lanes go step by step, since a step cannot be recorded: {lane.refused}.", stacklevel=2)
+        after, _ = torch.cuda.mem_get_info(trial.device)
+        self._largest = max(self._largest, before - after)
+        return lane
+
+    def ended(self, lane: GraphedTrial) -> None:
+        self._free_streams.append(lane.stream)
+
+    def has_room(self, active: int, wanted: int) -> bool:
+        torch.cuda.empty_cache()
+        free, _ = torch.cuda.mem_get_info()
+        enough = free - _SPARE_BYTES > self._largest
+        if not enough and not self._told:
+            self._told = True
+            warnings.warn(
+                f"{active} of {wanted} lanes fit the GPU's memory: one takes {self._largest / 2**30:.1f} GiB, and "
+                f"{free / 2**30:.1f} GiB are free. The others follow as lanes end; a smaller batch needs less.",
+                stacklevel=2,
+            )
+        return enough
 
 
 class _Lane:

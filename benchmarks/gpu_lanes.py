@@ -1,0 +1,395 @@
+"""Images per second of many trainings at once on one GPU: lanes against a plain loop, a graph, and a compiled graph.
+
+    python benchmarks/gpu_lanes.py [--only resnet18] [--seconds 4] [--json FILE] [--profile FILE]
+
+All styles train the same networks (scale-invariant "affine", ghost batches of 64 where the batch allows) on random
+images of the real shape, with crops and mirrors, SGD with momentum and weight decay, in bfloat16 and channels-last:
+
+- `plain`: an eager PyTorch loop with autocast, the data on the GPU;
+- `graph`: the whole of that step as one CUDA graph;
+- `compiled`: `torch.compile` of the network, whose ghost norms are plain operations that it can fuse, in a graph with a
+  branch for each of several networks (bare: no records, no test, no order of samples);
+- `lanes`: `isogon.lab.lanes`, with everything that it does: a new order each epoch, epoch angles of every layer and
+  norms (`monitor_every` beyond the epoch), tests at the epochs' ends (on 512 images), records in memory.
+
+Lanes' speed is that between the moment when all lanes have ended an epoch and the moment when the first one is done.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import copy
+import datetime
+import gc
+import json
+import platform
+import statistics
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from machine import processor
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn.functional import cross_entropy
+
+import isogon
+from isogon import Recipe
+from isogon.lab import Config, lanes
+from isogon.lab.trial import Trial
+from isogon.nets.norms import GhostBatchNorm1d, GhostBatchNorm2d
+
+EPOCHS = 1000
+
+
+class Enough(Exception):
+    """Lanes have been measured for long enough."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """A network, the shape of its images, and the batch; `at_once` are the numbers of lanes to try."""
+
+    net: str
+    batch: int
+    size: int = 32
+    channels: int = 3
+    samples: int = 50_000
+    at_once: tuple[int, ...] = (1, 2, 4, 8)
+    compiled: tuple[int, ...] = ()
+
+    @property
+    def name(self) -> str:
+        return f"{self.net} {self.size}×{self.size}" + (f", {self.samples:,} samples" if self.samples < 50_000 else "")
+
+    @property
+    def steps(self) -> int:
+        """Of an epoch."""
+        return self.samples // self.batch
+
+
+WORKS = {
+    "resnet18": Work("resnet18", 128, compiled=(4, 8)),
+    # Yun's smallest subset: an epoch's end, with its test and records, every 24 steps
+    "resnet18-3125": Work("resnet18", 128, samples=3125, at_once=(4, 8)),
+    "cnn4": Work("cnn4", 128, size=28, channels=1, samples=60_000, at_once=(1, 8, 16)),
+    "preresnet32": Work("preresnet32", 128, at_once=(1, 8)),
+    "resnet18-1024": Work("resnet18", 1024, at_once=(1, 2)),
+    "densenet100": Work("densenet100", 128, samples=12_500, at_once=(1, 2)),
+}
+
+
+@dataclass
+class Row:
+    work: str
+    style: str
+    batch: int
+    lanes: int
+    images_per_second: float
+    ratio_to_plain: float
+
+
+class Bench:
+    """The styles of one work."""
+
+    def __init__(self, work: Work, folder: Path, seconds: float) -> None:
+        self.work, self.seconds = work, seconds
+        random = np.random.default_rng(0)
+        shape = (work.size, work.size, work.channels)
+        samples = work.batch * work.steps
+        path = folder / f"{work.net}-{work.batch}-{samples}.npz"
+        labels = np.arange(samples) % 10
+        np.savez(
+            path,
+            train_x=random.integers(0, 256, (samples, *shape), dtype=np.uint8),
+            train_y=labels,
+            test_x=random.integers(0, 256, (512, *shape), dtype=np.uint8),
+            test_y=labels[:512],
+        )
+        self.data = f"npz:{path}"
+
+    def config(self, seed: int, *, epochs: int = EPOCHS, monitor_every: int = 10**6) -> Config:
+        recipe = Recipe(
+            lr=0.1,
+            weight_decay=5e-4,
+            batch_size=self.work.batch,
+            samples=self.work.batch * self.work.steps,
+            epochs=epochs,
+        )
+        return Config(
+            recipe=recipe,
+            net=self.work.net,
+            net_options={"scale_invariant": "affine", "norm": "ghost", "ghost_batch": 64},
+            data=self.data,
+            precision="bfloat16",
+            schedule="constant",
+            monitor_every=monitor_every,
+            seed=seed,
+            save_weights=False,
+        )
+
+    def trial(self, seed: int = 0) -> Trial:
+        trial = Trial(self.config(seed, monitor_every=0), device="cuda")
+        trial.begin_epoch()
+        return trial
+
+    def timed(self, step: Callable[[], None]) -> float:
+        """Calls of `step` a second, the median of five stretches."""
+        step()
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        step()
+        torch.cuda.synchronize()
+        count = max(3, int(self.seconds / 5 / (time.perf_counter() - start)))
+        rates = []
+        for _ in range(5):
+            start = time.perf_counter()
+            for _ in range(count):
+                step()
+            torch.cuda.synchronize()
+            rates.append(count / (time.perf_counter() - start))
+        return statistics.median(rates)
+
+    def plain(self) -> float:
+        trial = self.trial()
+        batches = self.endless(trial)
+
+        def step() -> None:
+            x, y = next(batches)
+            trial.optimizer.zero_grad(set_to_none=True)
+            with trial.autocast():
+                loss = cross_entropy(trial.model(x), y)
+            loss.backward()
+            trial.optimizer.step()
+
+        for _ in range(5):
+            step()
+        return self.work.batch * self.timed(step)
+
+    @staticmethod
+    def endless(trial: Trial) -> Iterator[tuple[Tensor, Tensor]]:
+        while True:
+            yield from trial.batches()
+
+    def graph(self) -> float:
+        """The plain step recorded; the samples' places are its input."""
+        trial = self.trial()
+        places = torch.zeros(self.work.batch, dtype=torch.int64, device="cuda")
+        drawn = trial.plan.drawn[: self.work.batch].clone()
+        optimizer = torch.optim.SGD(
+            [p for p in trial.model.parameters() if p.requires_grad],
+            lr=0.1,
+            momentum=0.9,
+            weight_decay=5e-4,
+            fused=True,
+        )
+
+        def step() -> None:
+            optimizer.zero_grad(set_to_none=True)
+            x, y = trial.inputs(places, drawn)
+            with trial.autocast():
+                loss = cross_entropy(trial.model(x), y)
+            loss.backward()
+            optimizer.step()
+
+        replay = recorded(step)
+        samples = trial.plan.samples
+
+        def again() -> None:
+            places.copy_(samples[: self.work.batch])
+            replay()
+
+        return self.work.batch * self.timed(again)
+
+    def compiled(self, branches: int) -> float:
+        """Networks in branches of one graph, each compiled with its ghost norms as plain operations."""
+        torch._inductor.config.triton.mix_order_reduction = False  # breaks this norm in torch 2.11
+        trials = [self.trial(seed) for seed in range(branches)]
+        base = with_plain_norms(trials[0].model)
+        names = [name for name, p in base.named_parameters() if p.requires_grad]
+
+        def loss_of(tensors: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+            with torch.autocast("cuda", torch.bfloat16):
+                return cross_entropy(functional_call(base, tensors, (x,)), y)
+
+        compiled = torch.compile(loss_of)
+        streams = [torch.cuda.Stream() for _ in trials]
+        branch_steps = []
+        for trial in trials:
+            state = {**dict(trial.model.named_parameters()), **dict(trial.model.named_buffers())}
+            weights = [state[name] for name in names]
+            optimizer = torch.optim.SGD(weights, lr=0.1, momentum=0.9, weight_decay=5e-4, fused=True)
+            places, drawn = trial.plan.samples[: self.work.batch], trial.plan.drawn[: self.work.batch]
+
+            def one(
+                trial: Trial = trial, state: Any = state, optimizer: Any = optimizer, chosen: Any = (places, drawn)
+            ) -> None:
+                weights = optimizer.param_groups[0]["params"]
+                slopes = torch.autograd.grad(compiled(state, *trial.inputs(*chosen)), weights)
+                for weight, slope in zip(weights, slopes, strict=True):
+                    weight.grad = slope
+                optimizer.step()
+
+            branch_steps.append(one)
+
+        def step() -> None:
+            here = torch.cuda.current_stream()
+            for stream, one in zip(streams, branch_steps, strict=True):
+                stream.wait_stream(here)
+                with torch.cuda.stream(stream):
+                    one()
+            for stream in streams:
+                here.wait_stream(stream)
+
+        return branches * self.work.batch * self.timed(recorded(step))
+
+    def lanes(self, at_once: int, *, monitor_every: int = 10**6) -> float:
+        images = self.work.batch * self.work.steps
+        ended: list[tuple[float, int]] = []
+        seen: set[int] = set()
+        begun = 0.0
+
+        def report(config: Config, row: Any) -> None:
+            nonlocal begun
+            now = time.perf_counter()
+            if len(seen) < at_once:
+                seen.add(config.seed)
+                begun = now
+            else:
+                ended.append((now, config.seed))
+                if now - begun > self.seconds and len(ended) >= 2 * at_once:
+                    raise Enough
+
+        configs = [self.config(seed, monitor_every=monitor_every) for seed in range(at_once)]
+        with contextlib.suppress(Enough):
+            lanes(configs, device="cuda", at_once=at_once, report=report)
+        return len(ended) * images / (ended[-1][0] - begun)
+
+
+def recorded(step: Callable[[], None]) -> Callable[[], None]:
+    """`step` as a graph, after a few calls on the stream of the recording."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    graph = torch.cuda.CUDAGraph()
+    with torch.backends.cudnn.flags(enabled=True, benchmark=True):
+        with torch.cuda.stream(stream):
+            for _ in range(3):
+                step()
+        torch.cuda.synchronize()
+        with torch.cuda.graph(graph, stream=stream):
+            step()
+    return graph.replay
+
+
+class PlainGhostNorm(nn.Module):
+    """Ghost batch norm of plain operations on all ghost batches at once, for the compiler to fuse."""
+
+    def __init__(self, norm: Any) -> None:
+        super().__init__()
+        self.weight, self.bias, self.ghost, self.eps = norm.weight, norm.bias, norm.ghost_batch, norm.eps
+        for name in ("running_mean", "running_var", "num_batches_tracked"):
+            self.register_buffer(name, getattr(norm, name))
+
+    def forward(self, x: Tensor) -> Tensor:
+        groups = max(1, len(x) // self.ghost)
+        parts = x.float().unflatten(0, (groups, -1))
+        over = [1, *range(3, parts.dim())]
+        var, mean = torch.var_mean(parts, over, correction=0, keepdim=True)
+        y = ((parts - mean) * torch.rsqrt(var + self.eps)).flatten(0, 1)
+        shape = [1, -1] + [1] * (x.dim() - 2)
+        if self.weight is not None:
+            y = y * self.weight.view(shape) + self.bias.view(shape)
+        with torch.no_grad():
+            self.running_mean.lerp_(mean.flatten(1).mean(0), 0.1)
+            self.running_var.lerp_(var.flatten(1).mean(0), 0.1)
+        return y.to(x.dtype)
+
+
+def with_plain_norms(model: nn.Module) -> nn.Module:
+    model = copy.deepcopy(model)
+    for parent in list(model.modules()):
+        for name, child in list(parent.named_children()):
+            if isinstance(child, GhostBatchNorm1d | GhostBatchNorm2d):
+                setattr(parent, name, PlainGhostNorm(child))
+    return model
+
+
+def rows_of(work: Work, folder: Path, options: argparse.Namespace) -> Iterator[Row]:
+    bench = Bench(work, folder, options.seconds)
+    ways: list[tuple[str, int, Callable[[], float]]] = [("plain", 1, bench.plain), ("graph", 1, bench.graph)]
+    ways += [("lanes", many, lambda many=many: bench.lanes(many)) for many in work.at_once]
+    if options.monitor:
+        most = work.at_once[-1]
+        ways.append(("lanes, a step in 10 measured", most, lambda: bench.lanes(most, monitor_every=10)))
+    ways += [("compiled", many, lambda many=many: bench.compiled(many)) for many in work.compiled]
+    plain = float("nan")
+    for style, many, way in ways:
+        if options.styles and style.split(",")[0] not in options.styles:
+            continue
+        gc.collect()
+        torch.cuda.empty_cache()
+        start = time.perf_counter()
+        try:
+            speed = way()
+        except Exception as error:  # one style that fails on this machine does not hide the others
+            print(f"{work.name} {style} × {many}: {type(error).__name__}: {str(error).splitlines()[0]}", flush=True)
+            continue
+        if style == "plain":
+            plain = speed
+        row = Row(work.name, style, work.batch, many, round(speed), round(speed / plain, 2))
+        print(
+            f"{row.work:22} batch {row.batch:5} {style:10} × {many:2}: {speed:9,.0f} images/s, "
+            f"{row.ratio_to_plain:6.2f} × plain ({time.perf_counter() - start:.0f} s)",
+            flush=True,
+        )
+        yield row
+
+
+def _driver() -> str:
+    asked = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        return subprocess.run(asked, capture_output=True, text=True, check=True).stdout.splitlines()[0]
+    except (OSError, subprocess.CalledProcessError, IndexError):
+        return "unknown"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", nargs="*", choices=list(WORKS), default=list(WORKS))
+    parser.add_argument("--styles", nargs="*", choices=["plain", "graph", "compiled", "lanes"])
+    parser.add_argument("--seconds", type=float, default=4.0, help="of measuring, for each row")
+    parser.add_argument("--monitor", action="store_true", help="also with a step in ten measured")
+    parser.add_argument("--json", type=Path, help="write the rows here")
+    options = parser.parse_args()
+    if not torch.cuda.is_available():
+        raise SystemExit("This benchmark needs a CUDA device, and torch sees none.")
+    about = {
+        "hardware": processor("cuda"),
+        "cuda": torch.version.cuda,
+        "cudnn": torch.backends.cudnn.version(),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "isogon": isogon.__version__,
+        "driver": _driver(),
+        "date": datetime.date.today().isoformat(),
+        "command": "python benchmarks/gpu_lanes.py --json benchmarks/results/gpu_lanes.json",
+    }
+    print(", ".join(f"{name} {value}" for name, value in about.items()))
+    rows: list[Row] = []
+    with tempfile.TemporaryDirectory() as folder:
+        for name in options.only:
+            for row in rows_of(WORKS[name], Path(folder), options):
+                rows.append(row)
+                if options.json is not None:
+                    options.json.write_text(json.dumps({**about, "rows": [asdict(one) for one in rows]}, indent=1))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,142 @@
+"""A whole training step of a trial in few kernels, to be recorded in CUDA graphs: first the gradients, then the update.
+
+What differs from step to step is read on the device: the number of the step within its epoch, and with it the samples'
+order, their draws, the learning rate and the weight decay. The parameters, momentum buffers, running statistics and
+sums are those of the trial itself, so that any step can as well be an ordinary one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.nn.functional import cross_entropy
+
+from isogon.lab.fused.images import BatchMaker, can_make
+from isogon.lab.fused.loss import MOST_CLASSES, noted_cross_entropy
+from isogon.lab.fused.network import Twin
+from isogon.lab.fused.update import SgdUpdate
+from isogon.lab.trial import Trial
+
+
+class FusedStep:
+    """The two halves of a step of `trial`, whose optimizer is SGD and whose epoch has begun."""
+
+    def __init__(self, trial: Trial, steps: int) -> None:
+        self.trial, device = trial, trial.device
+        self._batch = trial.config.recipe.batch_size
+        # What a step reads: the samples' order, their draws, rates and decays, and its number within the epoch.
+        self._order, self._drawn = trial.plan.samples.clone(), trial.plan.drawn.clone()
+        self._rates, self._decays = torch.zeros(steps, device=device), torch.zeros(steps, device=device)
+        self._place = torch.zeros(1, dtype=torch.int64, device=device)
+        self._dtype = torch.bfloat16 if trial.config.precision == "bfloat16" else trial.dtype
+        self._twin = Twin(trial.model, self._dtype)
+        images = trial.data.train_x
+        self._maker = None
+        if can_make(images, trial.augmentation):
+            self._maker = BatchMaker(
+                images,
+                trial.data.train_y,
+                trial.augmentation,
+                trial.data.mean,
+                trial.data.std,
+                batch=self._batch,
+                dtype=self._dtype,
+                width=self._twin.image_channels or images.shape[1],
+            )
+        self._within_batch = torch.arange(self._batch, device=device)
+        self._gradients: list[torch.Tensor] = []
+        self._updates = self._made_updates()
+
+    def _made_updates(self) -> list[tuple[list[int], SgdUpdate]]:
+        """An update for each type of gradient, with the places of its tensors among the parameters."""
+        optimizer = self.trial.optimizer
+        group = optimizer.param_groups[0]
+        parameters, leaves = self._twin.parameters, self._twin.leaves
+        updates = []
+        for kind in sorted({leaf.dtype for leaf in leaves}, key=str):
+            places = [i for i, leaf in enumerate(leaves) if leaf.dtype == kind]
+            buffers = [_momentum_buffer(optimizer, parameters[i]) for i in places] if group["momentum"] else []
+            copies = [leaves[i].detach() for i in places] if kind != torch.float32 else []
+            update = SgdUpdate(
+                [parameters[i].detach() for i in places],
+                buffers,
+                copies,
+                kind=kind,
+                momentum=group["momentum"],
+                nesterov=group["nesterov"],
+            )
+            updates.append((places, update))
+        return updates
+
+    def begin_epoch(self, rates: torch.Tensor, decays: torch.Tensor) -> None:
+        """Take over the trial's plan of the epoch."""
+        self._order.copy_(self.trial.plan.samples)
+        self._drawn.copy_(self.trial.plan.drawn)
+        self._rates.copy_(rates)
+        self._decays.copy_(decays)
+        self.go_back()
+
+    def gradients(self) -> None:
+        """Forward and backward pass."""
+        trial, twin = self.trial, self._twin
+        if self._maker is not None:
+            x, y = self._maker(self._order, self._drawn, self._place)
+        else:
+            rows = self._place * self._batch + self._within_batch
+            x, y = trial.inputs(self._order[rows], self._drawn[rows])
+        with trial.autocast():
+            outputs = twin.network(x)
+        if outputs.shape[1] <= MOST_CLASSES:
+            loss = noted_cross_entropy(outputs, y, trial.sums)
+        else:
+            loss = cross_entropy(outputs.to(trial.dtype), y)
+            trial.note(loss, outputs, y)
+        twin.count_batches(self._batch)
+        found = torch.autograd.grad(loss, twin.leaves)
+        self._gradients = [_like(gradient, leaf) for gradient, leaf in zip(found, twin.leaves, strict=True)]
+
+    def point_to_gradients(self) -> None:
+        """The update is to use the gradients of the last pass, or of the recorded one."""
+        for places, update in self._updates:
+            update.point_to([self._gradients[i] for i in places])
+
+    def update(self) -> None:
+        """The optimizer's step by the gradients at hand."""
+        for _, update in self._updates:
+            update.launch(self._rates, self._decays, self._place)
+
+    def go_on(self) -> None:
+        """To the next step of the epoch."""
+        self._place += 1
+
+    def go_back(self) -> None:
+        """To the first step of the epoch."""
+        self._place.zero_()
+
+    @torch.no_grad()
+    def optimizer_step(self) -> None:
+        """The update through the optimizer itself, whose hooks measure it; gradients as the parameters' types."""
+        for parameter, gradient in zip(self._twin.parameters, self._gradients, strict=True):
+            parameter.grad = gradient.to(parameter.dtype)
+        self.trial.step()
+        self.trial.optimizer.zero_grad(set_to_none=True)
+        self.refresh()
+
+    def refresh(self) -> None:
+        """After a step that was not this one's."""
+        self._twin.refresh()
+
+
+def _momentum_buffer(optimizer: torch.optim.Optimizer, parameter: torch.Tensor) -> torch.Tensor:
+    """The optimizer's buffer; zeros before the first step, after which they hold what it would have put there."""
+    state: dict[str, Any] = optimizer.state[parameter]
+    if state.get("momentum_buffer") is None:
+        state["momentum_buffer"] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
+    buffer: torch.Tensor = state["momentum_buffer"]
+    return buffer
+
+
+def _like(gradient: torch.Tensor, leaf: torch.Tensor) -> torch.Tensor:
+    """The gradient laid out as the weight is."""
+    return gradient if gradient.stride() == leaf.stride() else torch.empty_like(leaf).copy_(gradient)

@@ -1,0 +1,218 @@
+"""The fused kernels compute what the ordinary operations do; a step of them is a step of the trial."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+
+
+@pytest.fixture(autouse=True)
+def _exact_products():
+    before = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
+    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
+    yield
+    torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = before
+
+
+def distance(found: torch.Tensor, wanted: torch.Tensor) -> float:
+    return float((found.double() - wanted.double()).norm() / wanted.double().norm())
+
+
+def leaf(values: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor | None:
+    return None if values is None else values.to(dtype).requires_grad_()
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 2e-6), (torch.bfloat16, 4e-3)])
+@pytest.mark.parametrize(
+    ("shape", "ghost", "affine", "residual", "relu", "stride"),
+    [
+        ((128, 64, 32, 32), 64, True, False, True, 0),
+        ((128, 64, 16, 16), 64, True, True, True, 2),
+        ((128, 48, 9, 7), 64, True, True, True, 1),
+        ((64, 20, 5, 5), 16, False, False, True, 2),
+        ((64, 20, 5, 5), 64, True, True, False, 1),
+        ((96, 300), 32, False, False, False, 0),
+    ],
+)
+def test_the_norm_with_its_neighbours(dtype, tolerance, shape, ghost, affine, residual, relu, stride):
+    from isogon.lab.fused.norm import Norm, forked_norm, fused_norm
+    from isogon.nets.norms import GhostBatchNorm1d, GhostBatchNorm2d
+
+    torch.manual_seed(0)
+    norm = (GhostBatchNorm2d if len(shape) == 4 else GhostBatchNorm1d)(shape[1], ghost, affine=affine).cuda().double()
+    if affine:
+        torch.nn.init.uniform_(norm.weight, 0.5, 1.5)
+        torch.nn.init.normal_(norm.bias)
+    # Values that every type has, so that no ReLU sees another sign.
+    x, r = ((5 + 2 * torch.randn(shape, device="cuda")).to(dtype) for _ in range(2))
+    want_x, want_r = leaf(x, torch.float64), leaf(r if residual else None, torch.float64)
+    want = norm(want_x) if want_r is None else norm(want_x) + want_r
+    want = torch.relu(want) if relu else want
+    wants = (want, want[:, :, ::stride, ::stride]) if stride else (want,)
+    slopes = [torch.randn_like(one).to(dtype) for one in wants]
+    torch.autograd.backward(wants, [slope.double() for slope in slopes])
+
+    new_x, new_r = leaf(x, dtype), leaf(r if residual else None, dtype)
+    gamma, beta = (leaf(p.detach().clone(), torch.float32) if affine else None for p in (norm.weight, norm.bias))
+    mean, var = torch.zeros(shape[1], device="cuda"), torch.ones(shape[1], device="cuda")
+    parts = Norm(gamma, beta, mean, var, 0.1, norm.eps)
+    groups = shape[0] // ghost
+    if stride:
+        found = forked_norm(new_x, parts, groups, residual=new_r, relu=relu, stride=stride)
+    else:
+        found = (fused_norm(new_x, parts, groups, residual=new_r, relu=relu),)
+    torch.autograd.backward(found, slopes)
+    pairs = [*zip(found, wants, strict=True), (new_x.grad, want_x.grad)]
+    pairs += [(mean, norm.running_mean), (var, norm.running_var)]
+    pairs += [(gamma.grad, norm.weight.grad), (beta.grad, norm.bias.grad)] if affine else []
+    pairs += [(new_r.grad, want_r.grad)] if residual else []
+    for one, wanted in pairs:
+        assert distance(one, wanted) < tolerance
+
+
+@pytest.mark.parametrize("name", ["crop-flip", "none"])
+def test_batches_are_those_of_the_augmentation(name):
+    from isogon.lab.augment import from_name, normalise
+    from isogon.lab.fused.images import BatchMaker
+
+    torch.manual_seed(0)
+    images = torch.randint(0, 256, (40, 3, 9, 11), dtype=torch.uint8, device="cuda")
+    labels, order = torch.randint(0, 10, (40,), device="cuda"), torch.randperm(40, device="cuda")
+    augmentation, mean, std = from_name(name), [0.4, 0.5, 0.6], [0.2, 0.3, 0.25]
+    drawn = augmentation.draw(40, torch.Generator().manual_seed(1)).cuda()
+    maker = BatchMaker(images, labels, augmentation, mean, std, batch=8, dtype=torch.float32, width=8)
+    x, y = maker(order, drawn, torch.tensor([3], device="cuda"))
+    chosen = order[24:32]
+    wanted = normalise(augmentation.apply(images[chosen], drawn[24:32]), mean, std)
+    assert x.is_contiguous(memory_format=torch.channels_last)
+    torch.testing.assert_close(x[:, :3], wanted, rtol=1e-5, atol=1e-5)
+    assert not x[:, 3:].any()
+    assert torch.equal(y, labels[chosen])
+
+
+def test_the_loss_and_what_is_counted():
+    from isogon.lab.fused.loss import noted_cross_entropy
+
+    torch.manual_seed(0)
+    logits = torch.randn(1000, 17, device="cuda", requires_grad=True)
+    labels, sums = torch.randint(0, 17, (1000,), device="cuda"), torch.ones(3, dtype=torch.float64, device="cuda")
+    loss = noted_cross_entropy(logits, labels, sums)
+    (found,) = torch.autograd.grad(loss, logits)
+    wanted = torch.nn.functional.cross_entropy(logits, labels)
+    (slope,) = torch.autograd.grad(wanted, logits)
+    assert loss.item() == pytest.approx(wanted.item(), rel=1e-6)
+    assert distance(found, slope) < 1e-6
+    right = (logits.argmax(1) == labels).sum().item()
+    assert sums.tolist() == pytest.approx([1 + 1000 * wanted.item(), 1 + right, 1001], rel=1e-6)
+
+
+@pytest.mark.parametrize("nesterov", [False, True])
+@pytest.mark.parametrize("momentum", [0.9, 0.0])
+def test_the_update_is_that_of_sgd(nesterov, momentum):
+    from isogon.lab.fused.update import SgdUpdate
+
+    if nesterov and not momentum:
+        pytest.skip("torch has no Nesterov without momentum")
+    torch.manual_seed(0)
+    weights = [torch.randn(size, device="cuda") for size in (10_000, 4096, 7)]
+    parameters = [torch.nn.Parameter(w.clone()) for w in weights]
+    optimizer = torch.optim.SGD(parameters, lr=0.1, momentum=momentum, weight_decay=0.01, nesterov=nesterov)
+    buffers = [torch.zeros_like(w) for w in weights] if momentum else []
+    gradients = [torch.empty_like(w, dtype=torch.bfloat16) for w in weights]
+    copies = [torch.empty_like(w, dtype=torch.bfloat16) for w in weights]
+    update = SgdUpdate(weights, buffers, copies, kind=torch.bfloat16, momentum=momentum, nesterov=nesterov)
+    update.point_to(gradients)
+    rates, decays = torch.tensor([9.0, 0.1], device="cuda"), torch.tensor([9.0, 0.01], device="cuda")
+    for _ in range(3):
+        for gradient, parameter in zip(gradients, parameters, strict=True):
+            gradient.normal_()
+            parameter.grad = gradient.float()
+        optimizer.step()
+        update.launch(rates, decays, torch.tensor([1], device="cuda"))
+    for weight, copy, parameter in zip(weights, copies, parameters, strict=True):
+        torch.testing.assert_close(weight, parameter.detach(), rtol=1e-6, atol=1e-6)
+        assert torch.equal(copy, weight.bfloat16())
+
+
+@pytest.mark.parametrize("net", ["resnet18", "cnn4", "preresnet32"])
+def test_graphs_are_no_further_from_float64_than_twice_the_plain_loop(net, make_config):
+    """Ten steps in float32: later, ReLUs that flip have made rounding errors grow."""
+    from isogon.lab.graphed import GraphedTrial
+    from isogon.lab.trial import Trial
+
+    def config(precision: str):
+        return make_config(
+            net=net, data="fashion-mini", samples=512, epochs=2, precision=precision, monitor_every=0, lr=0.02
+        )
+
+    def steps(trial: Trial, count: int) -> list[torch.Tensor]:
+        trial.begin_epoch()
+        for number, batch in enumerate(trial.batches()):
+            if number == count:
+                break
+            trial.backward(*batch)
+            trial.step()
+        return [p.detach().double().cpu() for p in trial.model.parameters()]
+
+    first = [p.detach().double() for p in Trial(config("float64")).model.parameters()]
+    count = 10
+    exact = steps(Trial(config("float64"), device="cuda"), count)
+    plain = steps(Trial(config("float32"), device="cuda"), count)
+    lane = GraphedTrial(Trial(config("float32"), device="cuda"), torch.cuda.Stream())
+    while lane._step < count:
+        lane.advance(1)
+    assert lane.refused is None
+    torch.cuda.synchronize()
+    graphed = [p.detach().double().cpu() for p in lane.trial.model.parameters()]
+
+    def off(found: list[torch.Tensor]) -> float:
+        moved = math.hypot(*(float((a - b).norm()) for a, b in zip(exact, first, strict=True)))
+        return math.hypot(*(float((a - b).norm()) for a, b in zip(found, exact, strict=True))) / moved
+
+    print(f"{net}: off by {off(graphed):.2e}, the plain loop by {off(plain):.2e}")
+    assert off(graphed) < 2 * off(plain)
+
+
+def test_a_network_that_cannot_be_recorded_is_trained_step_by_step(make_config, monkeypatch):
+    from isogon.lab import lane_group, train
+    from isogon.lab.fused import network
+
+    def refuse(*args: object) -> None:
+        raise RuntimeError("not this one")
+
+    config = make_config(data="fashion-mini", samples=300, epochs=2)
+    alone = train(config, device="cuda")
+    monkeypatch.setattr(network.Twin, "__init__", refuse)
+    with pytest.warns(UserWarning, match="cannot be recorded: not this one"):
+        (run,) = lane_group.lanes([config], device="cuda")
+    np.testing.assert_allclose(run.epochs.train_loss, alone.epochs.train_loss, rtol=0.05)
+
+
+def test_lanes_wait_where_memory_is_short(make_config, monkeypatch):
+    from isogon.lab import lane_group
+
+    configs = [make_config(data="fashion-mini", samples=300, epochs=1, seed=seed) for seed in range(3)]
+    _, total = torch.cuda.mem_get_info()
+    monkeypatch.setattr(lane_group, "_SPARE_BYTES", total)
+    with pytest.warns(UserWarning, match="1 of 3 lanes fit the GPU's memory"):
+        runs = lane_group.lanes(configs, device="cuda", at_once=3)
+    assert [run.status for run in runs] == ["finished"] * 3
+
+
+def test_refills_leave_no_memory_behind(make_config):
+    from isogon.lab import lane_group
+
+    def refills(count: int, first: int) -> int:
+        configs = [make_config(data="fashion-mini", samples=100, epochs=1, seed=first + i) for i in range(count)]
+        lane_group.lanes(configs, device="cuda", at_once=2)
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        return torch.cuda.mem_get_info()[0]
+
+    before = refills(6, 0)
+    assert refills(30, 100) > before - 64 * 2**20
