@@ -9,6 +9,9 @@ order they come, so that two runs may differ in their last bits.
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from operator import is_
+from typing import Any
 
 import torch
 import triton
@@ -21,6 +24,8 @@ _CHUNK = 4096
 _TYPES = {torch.float64: tl.float64, torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
 # Tables of addresses kept: sending one takes longer than all the rest.
 _MOST_TABLES = 64
+# Measurements for which zeros are made at once.
+_ZEROS = 32
 
 # A table of addresses has four rows: weights, gradients, momentum buffers, copy. `places` has for each chunk its
 # tensor, where in that it starts, and the tensor's length.
@@ -80,6 +85,26 @@ def _after(
 Before = tuple[list[torch.Tensor], torch.Tensor, torch.Tensor]
 
 
+class _Launch:
+    """A kernel whose grid and constants are fixed.
+
+    Triton looks at every argument of every call to find the compiled kernel, which takes longer than launching it. The
+    arguments here are always of the same types and alignments, so from the second call on it is launched as it is.
+    """
+
+    def __init__(self, kernel: Any, programs: int, constants: dict[str, Any]) -> None:
+        self._kernel, self._grid, self._constants = kernel, (programs, 1, 1), constants
+        self._values = tuple(constants.values())
+        self._compiled: Callable[..., None] | None = None
+
+    def __call__(self, *tensors: torch.Tensor) -> None:
+        if self._compiled is not None:
+            self._compiled(*tensors, *self._values)
+            return
+        compiled = self._kernel[self._grid](*tensors, **self._constants)
+        self._compiled = None if compiled is None else compiled[self._grid]
+
+
 class FusedSums(ListCopies):
     """For CUDA. The parameters must be dense.
 
@@ -96,76 +121,100 @@ class FusedSums(ListCopies):
         owner = torch.repeat_interleave(torch.arange(len(parameters)), chunks)
         start = (torch.arange(len(owner)) - (chunks.cumsum(0) - chunks)[owner]) * _CHUNK
         self._places = torch.stack([owner, start, lengths[owner]], dim=1).to(self._device)
-        self._grid = (len(owner),)
-        self._constants = {
+        constants = {
             "KIND": _TYPES[parameters[0].dtype],
             "WIDE": tl.float64 if parameters[0].dtype == torch.float64 else tl.float32,
             "TENSORS": len(parameters),
             "CHUNK": _CHUNK,
         }
+        self._sum_before = _Launch(_before, len(owner), constants)
+        self._sum_step = _Launch(_after, len(owner), {**constants, "EPOCH": False})
+        self._sum_epoch = _Launch(_after, len(owner), {**constants, "EPOCH": True})
         self._weights: list[int] = []
         self._tables: OrderedDict[tuple[int, ...], torch.Tensor] = OrderedDict()
-        # Types and strides of gradients that were found to be laid out like the parameters.
-        self._good_layouts: list[tuple[list[torch.dtype], list[tuple[int, ...]]]] = []
+        self._zeros: list[torch.Tensor] = []
+        # Tensors that are usually those of the last time, with their addresses.
+        self._buffers: tuple[Optional, tuple[int, ...]] = ([], ())
+        self._copy: tuple[Tensors, tuple[int, ...]] = ([], ())
+        # Gradients laid out anew, whose memory must stay theirs until the kernel is launched.
+        self._held: Optional = []
         self.epoch(self.copy())  # compiles now; where it cannot, the caller takes another way
 
     def before(self, into: Before | None, gradients: Optional, buffers: Optional) -> Before:
         copy = [torch.empty_like(p) for p in self._parameters] if into is None else into[0]
-        gradients, buffers = self._alike(gradients), self._alike(buffers or self._none)
-        sums, addresses = self._zeros(), self._addresses(gradients, buffers, copy)
-        with torch.cuda.device(self._device):
-            _before[self._grid](addresses, self._places, sums, **self._constants)
+        sums, addresses = self._sums(), self._addresses(gradients, buffers or self._none, copy)
+        self._launch(self._sum_before, addresses, sums)
         return copy, sums, addresses
 
     def step(self, before: Before) -> torch.Tensor:
         copy, sums, addresses = before
         # Some optimizers put new tensors in the place of the weights.
-        if [p.data_ptr() for p in self._parameters] != self._weights:
+        if _pointers(self._parameters) != self._weights:
             addresses = self._addresses(self._none, self._none, copy)
-        self._add_change(addresses, sums, epoch=False)
+        self._launch(self._sum_step, addresses, sums)
         return sums
 
     def epoch(self, copy: Tensors) -> torch.Tensor:
-        sums = self._zeros()
-        self._add_change(self._addresses(self._none, self._none, copy), sums, epoch=True)
+        sums = self._sums()
+        self._launch(self._sum_epoch, self._addresses(self._none, self._none, copy), sums)
         return sums[[0, 2, 5]]
 
-    def _add_change(self, addresses: torch.Tensor, sums: torch.Tensor, *, epoch: bool) -> None:
-        with torch.cuda.device(self._device):
-            _after[self._grid](addresses, self._places, sums, EPOCH=epoch, **self._constants)
+    def _launch(self, kernel: _Launch, addresses: torch.Tensor, sums: torch.Tensor) -> None:
+        if torch.cuda.current_device() == self._device.index:
+            kernel(addresses, self._places, sums)
+        else:
+            with torch.cuda.device(self._device):
+                kernel(addresses, self._places, sums)
 
-    def _zeros(self) -> torch.Tensor:
-        return torch.zeros(6, len(self._parameters), dtype=torch.float64, device=self._device)
+    def _sums(self) -> torch.Tensor:
+        """Zeros for one measurement."""
+        if not self._zeros:
+            block = torch.zeros(_ZEROS, 6, len(self._parameters), dtype=torch.float64, device=self._device)
+            self._zeros = list(block.unbind())
+        return self._zeros.pop()
 
     def _addresses(self, gradients: Optional, buffers: Optional, copy: Tensors) -> torch.Tensor:
         """The addresses on the device; the same few come again and again, as memory is given out in the same order."""
-        self._weights = [p.data_ptr() for p in self._parameters]
-        rest = [0 if t is None else t.data_ptr() for row in (gradients, buffers, copy) for t in row]
-        now = (*self._weights, *rest)
+        self._weights = _pointers(self._parameters)
+        if copy is not self._copy[0]:
+            self._copy = copy, tuple(_pointers(copy))
+        if len(self._buffers[0]) != len(buffers) or not all(map(is_, buffers, self._buffers[0])):
+            buffers = self._alike(buffers)
+            self._buffers = buffers, tuple(_pointers(buffers))
+        now = (*self._weights, *self._buffers[1], *self._copy[1], *_pointers(gradients))
         table = self._tables.get(now)
-        if table is None:
+        # Where all addresses are known, so are the layouts: a gradient has that of its weight unless somebody put
+        # another in its place, and that one lies somewhere else.
+        return self._table(now, gradients) if table is None else table
+
+    def _table(self, now: tuple[int, ...], gradients: Optional) -> torch.Tensor:
+        """A new table of addresses, of gradients that may have to be laid out anew."""
+        alike = self._alike(gradients)
+        weights, buffers, copy, of_gradients = (now[i : i + len(gradients)] for i in range(0, len(now), len(gradients)))
+        rows = (*weights, *(of_gradients if alike is gradients else _pointers(alike)), *buffers, *copy)
+        # From pinned memory, so that nothing waits.
+        table = torch.tensor(rows, pin_memory=self._device.type == "cuda").to(self._device, non_blocking=True)
+        if alike is gradients:
             while len(self._tables) >= _MOST_TABLES:
                 self._tables.popitem(last=False)
-            # From pinned memory, so that nothing waits.
-            pinned = torch.tensor(now, pin_memory=self._device.type == "cuda")
-            table = self._tables[now] = pinned.to(self._device, non_blocking=True)
+            self._tables[now] = table
+        self._held = alike
         return table
 
     def _alike(self, tensors: Optional) -> Optional:
         """The tensors in the types and layouts of the parameters, as they nearly always are."""
-        given = [t for t in tensors if t is not None]
-        if not given:
+        pairs = list(zip(tensors, self._parameters, strict=True))
+        if all(t is None or _same_layout(t, p) for t, p in pairs):
             return tensors
-        if len(given) == len(tensors):
-            found = [t.dtype for t in given], [t.stride() for t in given]
-            if found in self._good_layouts:
-                return tensors
-            if all(map(_same_layout, given, self._parameters)):
-                self._good_layouts.append(found)
-                return tensors
-        return [
-            None if t is None else torch.empty_like(p).copy_(t) for t, p in zip(tensors, self._parameters, strict=True)
-        ]
+        return [None if t is None else torch.empty_like(p).copy_(t) for t, p in pairs]
+
+
+def _pointers(tensors: Sequence[torch.Tensor | None]) -> list[int]:
+    """Addresses; 0 for no tensor."""
+    try:
+        return [*map(torch.Tensor.data_ptr, tensors)]  # type: ignore[arg-type]
+    except TypeError:
+        return [0 if t is None else t.data_ptr() for t in tensors]
 
 
 def _same_layout(tensor: torch.Tensor, parameter: torch.Tensor) -> bool:
