@@ -8,6 +8,8 @@ weights and buffers.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 
@@ -129,9 +131,11 @@ class _Recording:
                 self.fused.go_on()
                 self.fused.go_back()
             self._gradients, self._update = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
-            with torch.cuda.graph(self._gradients, stream=stream):
+            # Other lanes train meanwhile, and libraries of theirs may ask the driver for something at any moment.
+            relaxed: Any = {"stream": stream, "capture_error_mode": "relaxed"}
+            with torch.cuda.graph(self._gradients, **relaxed):
                 self.fused.gradients()
-            with torch.cuda.graph(self._update, stream=stream, pool=self._gradients.pool()):
+            with torch.cuda.graph(self._update, pool=self._gradients.pool(), **relaxed):
                 self.fused.update()
                 self.fused.go_on()
         self.fused.point_to_gradients()
