@@ -117,8 +117,8 @@ def test_the_horizon_is_the_whole_run(name):
     [
         ("constant", schedules.exp_lr, True),
         ("phases", schedules.texp, True),
-        ("phases", schedules.texp, False),
-        ("phases", schedules.texp_plus, False),
+        pytest.param("phases", schedules.texp, False, marks=pytest.mark.slow),
+        pytest.param("phases", schedules.texp_plus, False, marks=pytest.mark.slow),
         ("cosine", schedules.texp_plus, True),
     ],
 )

@@ -60,6 +60,7 @@ def compare(ordinary, make, steps, seeds, autocast=contextlib.nullcontext):
     return float(without.log_lr(steps) - without.log_lr(0))
 
 
+@pytest.mark.slow
 def test_five_thousand_steps_at_a_raised_rate():
     """ηλ/(1−μ) = 0.02: without rebasing the rate would be e^200 times larger at the end."""
     grown = compare(schedules.constant(0.1, 0.02), schedules.exp_lr, 5000, seeds=range(2))
