@@ -8,7 +8,7 @@ import pytest
 from isogon import Recipe, schedules
 from isogon.errors import ArgumentError
 from isogon.lab import train
-from isogon.lab.plans import schedule_of
+from isogon.lab.plans import phases_name, schedule_of
 
 RECIPE = Recipe(lr=0.1, weight_decay=5e-3, momentum=0.8, batch_size=10, samples=70)
 EPOCHS, EACH = 8, 7
@@ -30,6 +30,9 @@ def made(name, epochs=EPOCHS, each=EACH):
         ("cosine", schedules.cosine(0.1, 5e-3, STEPS)),
         ("linear", schedules.linear(0.1, 5e-3, STEPS)),
         ("wd_2_lr_4", label),
+        ("phases:0=0.1,5e-3;2=0.1,5e-4;4=0.01,5e-4", label),
+        ("phases:0=0.4,0.01;2.5=1.6,0", schedules.phases([(0, 0.4, 0.01), (18, 1.6, 0.0)])),
+        ("balanced(phases:0=0.1,5e-3;2=0.1,5e-4;4=0.01,5e-4)", schedules.balanced(label)),
         ("warmup:2(step)", schedules.warmup(step, 14)),
         ("warmup:0.5(cosine)", schedules.warmup(schedules.cosine(0.1, 5e-3, STEPS), 4)),
         ("balanced(step)", schedules.balanced(step)),
@@ -56,12 +59,26 @@ def test_step_divides_by_ten_at_half_and_three_quarters():
     "name",
     [
         *("", "stairs", "step(step)", "step ", "lr", "lr_", "lr_x", "80_lr", "texp(step", "texp(stairs)"),
+        *("phases:", "phases:0=0.1", "phases:0,0.1=5e-3", "phases:0=0.1,5e-3;", "phases:0=x,5e-3", "phases:nan=0.1,0"),
         *("warmup(step)", "warmup:x(step)", "balanced:2(step)", "exp:2(constant)"),
     ],
 )
 def test_a_name_that_no_schedule_has_is_refused(name):
     with pytest.raises(ArgumentError, match="schedule must be constant, step, cosine, linear or like lr_80_120"):
         made(name)
+
+
+def test_phases_start_at_epoch_zero_and_in_order():
+    for name in ("phases:1=0.1,5e-3", "phases:0=0.1,5e-3;4=0.2,0;2=0.1,0"):
+        with pytest.raises(ArgumentError, match="starts must be increasing and begin at 0"):
+            made(name)
+
+
+def test_the_name_of_phases_is_read_back_exactly():
+    parts = [(0, 0.1 / 3, 5e-4), (3, 1e-7, 0.0), (5, 12.8, 1 / 7)]
+    schedule = made(phases_name(parts))
+    np.testing.assert_array_equal(schedule.lr([0, 20, 21, 35]), [0.1 / 3, 0.1 / 3, 1e-7, 12.8])
+    np.testing.assert_array_equal(schedule.weight_decay([0, 21, 55]), [5e-4, 0.0, 1 / 7])
 
 
 @pytest.mark.parametrize("name", ["warmup:2(texp(step))", "texp_plus(exp(constant))", "balanced(texp_plus(cosine))"])

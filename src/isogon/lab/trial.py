@@ -31,6 +31,7 @@ from isogon.lab.ranks import Ranks
 from isogon.lab.runs import CHECKPOINT, CONFIG, PREDICTIONS, RESULT, STOP, WEIGHTS, Run
 from isogon.optim import drive, split_groups
 from isogon.optim.driver import Exponential
+from isogon.schedules.curves import Balanced
 
 _TYPES = {"float32": torch.float32, "bfloat16": torch.float32, "float64": torch.float64}
 
@@ -79,9 +80,9 @@ class Trial:
         schedule = schedule_of(
             config.schedule, config.recipe, epochs=config.epochs, steps_per_epoch=config.steps_per_epoch
         )
-        exponential = isinstance(schedule, Exponential)
-        scale_map = scale_map_of(config, self.data) if config.monitor_every or exponential else None
-        if exponential:
+        for_invariant = isinstance(schedule, Exponential | Balanced)
+        scale_map = scale_map_of(config, self.data) if config.monitor_every or for_invariant else None
+        if for_invariant:
             if scale_map is None:
                 rule = "ordinary for a network of which isogon.check cannot tell the invariant weights"
                 raise ArgumentError("schedule", rule, config.schedule, "write step, say")

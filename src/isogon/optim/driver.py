@@ -13,6 +13,7 @@ from isogon.errors import ArgumentError, IsogonError
 from isogon.optim.groups import group_names, invariant_groups
 from isogon.optim.scaling import rate_power, scale_statistics, scale_weights
 from isogon.schedules import Schedule
+from isogon.schedules.curves import Balanced
 from isogon.schedules.exponential import AdamwForm, SgdwForm, Texp, TexpPlus
 from isogon.symmetry import ScaleMap
 
@@ -31,6 +32,7 @@ def drive(
 
     Under an exponential schedule the scale-invariant weights train without weight decay and the others under the
     ordinary schedule it was made from; `scale_map` (with `model`) tells which are which; without it all are invariant.
+    A `balanced` schedule, too, is for the invariant weights; with a map the others keep the one it was made from.
     `rebase` halves the weights whenever they have doubled against the run with weight decay, together with buffers,
     rates and (with a map) running statistics, so that nothing leaves the range of floats.
     """
@@ -74,6 +76,8 @@ class Driver(LRScheduler):
             if scale_map is not None:
                 names = zip(group_names(optimizer, model), self._invariant, strict=True)
                 self._statistics = scale_map.statistics_degrees(n for ns, invariant in names if invariant for n in ns)
+        elif isinstance(schedule, Balanced) and scale_map is not None:
+            self._invariant = invariant_groups(optimizer, model, scale_map)
         self._hooks = [
             optimizer.register_step_pre_hook(self._before_step),
             optimizer.register_step_post_hook(self._after_step),
@@ -134,13 +138,17 @@ class Driver(LRScheduler):
 
     @property
     def _ordinary(self) -> Schedule:
-        return self.schedule if self.exponential is None else self.exponential.ordinary
+        """The schedule of weights that are not invariant."""
+        if self.exponential is not None:
+            return self.exponential.ordinary
+        return self.schedule.schedule if isinstance(self.schedule, Balanced) else self.schedule
 
     def _set_rates(self) -> None:
         step, exponential, ordinary = self.last_epoch, self.exponential, self._ordinary
         for group, invariant in zip(self.optimizer.param_groups, self._invariant, strict=True):
             if exponential is None or not invariant:
-                _set(group, float(ordinary.lr(step)), float(ordinary.weight_decay(step)))
+                own = self.schedule if invariant else ordinary
+                _set(group, float(own.lr(step)), float(own.weight_decay(step)))
                 continue
             power = rate_power(self.optimizer)
             lr = _exp(float(exponential.log_lr(step)) - power * self._halvings * math.log(2))
