@@ -8,7 +8,14 @@ from typing import cast
 
 import typer
 
-from isogon.cli import model_commands, recipe_commands, report_command, search_command, tour_command
+from isogon.cli import (
+    model_commands,
+    recipe_commands,
+    report_command,
+    reproduce_command,
+    search_command,
+    tour_command,
+)
 from isogon.errors import IsogonError
 
 app = typer.Typer(
@@ -23,6 +30,7 @@ recipe_commands.add_to(app)
 model_commands.add_to(app)
 report_command.add_to(app)
 search_command.add_to(app)
+reproduce_command.add_to(app)
 tour_command.add_to(app)
 
 # Typer re-exports only some of the errors of the parser inside it; their common base is two steps up.

@@ -1,0 +1,142 @@
+"""`isogon reproduce`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from isogon.errors import ArgumentError, IsogonError, check_choice
+
+if TYPE_CHECKING:
+    from isogon.papers.experiment import Options
+    from isogon.papers.results import Finding
+
+
+def add_to(app: typer.Typer) -> None:
+    """Register the command."""
+    app.command("reproduce")(reproduce)
+
+
+def reproduce(
+    ids: Annotated[
+        list[str] | None, typer.Argument(metavar="[ID]...", help="Experiments, like yun/table1; see --list.")
+    ] = None,
+    every: Annotated[bool, typer.Option("--all", help="All experiments.")] = False,
+    listed: Annotated[bool, typer.Option("--list", help="Show all experiments, their claims and costs.")] = False,
+    scale: Annotated[
+        str, typer.Option(help="tiny (seconds on a CPU), small (an hour or less on a GPU) or paper (as printed).")
+    ] = "tiny",
+    panels: Annotated[str | None, typer.Option(metavar="A,B", help="Only these panels.")] = None,
+    columns: Annotated[str | None, typer.Option(metavar="C,D", help="Only these columns.")] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Runs with so many seeds; else the scale's own.")] = None,
+    engine: Annotated[
+        str | None, typer.Option(help="local, lanes or ray; lanes on a GPU and local on a CPU unless given.")
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="cuda, cuda:1 or cpu; a GPU where there is one.")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="Worker processes.")] = None,
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Folder of runs, results and exhibits.")] = Path(
+        "reproduction"
+    ),
+    as_json: Annotated[bool, typer.Option("--json", help="Print machine-readable JSON.")] = False,
+) -> None:
+    """A table or figure of the papers, ours beside the printed numbers, and a verdict on its claim.
+
+    Runs are shared between experiments and kept in a folder. Stopped or killed, the same command goes on there. Data
+    sets are looked for in the folder that the variable ISOGON_DATA names.
+
+    Example, which takes seconds:
+
+    [bold]isogon reproduce yun/table1 --scale tiny --panels b --out yun[/bold]
+    """
+    if sum((bool(ids), every, listed)) != 1:
+        raise IsogonError("isogon reproduce needs one of experiments, --all and --list: see isogon reproduce --help.")
+    if listed:
+        _list(as_json)
+        return
+    from isogon.papers.experiment import SCALES, Options
+
+    options = Options(
+        scale=check_choice("--scale", scale, SCALES),  # type: ignore[arg-type]
+        panels=_names("--panels", panels),
+        columns=_names("--columns", columns),
+        seeds=seeds,
+    )
+    settings = {"engine": _engine(engine), "device": _device(device), "workers": workers}
+    _run(None if every else ids, options, out, settings, as_json)
+
+
+def _run(ids: Sequence[str] | None, options: Options, out: Path, settings: dict[str, Any], as_json: bool) -> None:
+    from isogon.cli.reproduce_printing import show_findings
+    from isogon.lab.disk_space import naming_a_full_disk
+    from isogon.papers.registry import experiments
+    from isogon.papers.running import EXHIBITS, reproduce
+
+    try:
+        with naming_a_full_disk(out):
+            findings = reproduce(
+                list(experiments()) if ids is None else ids,
+                options,
+                out=out,
+                **settings,
+                tell=lambda sentence: typer.echo(f"Left out: {sentence}", err=True),
+            )
+    except KeyboardInterrupt:
+        typer.echo("Stopped; nothing that ended is lost, and the same command goes on.", err=True)
+        raise typer.Exit(130) from None
+    if as_json:
+        typer.echo(json.dumps([finding.to_dict() for finding in findings], indent=2, ensure_ascii=False))
+    else:
+        show_findings(findings)
+        typer.echo(f"Pages, tables and figures: {out / EXHIBITS}")
+    if any(finding.made["errors"] for finding in findings):
+        typer.echo(_failures(findings), err=True)
+        raise typer.Exit(1)
+
+
+def _failures(findings: Sequence[Finding]) -> str:
+    errors = {name: error for finding in findings for name, error in finding.made["errors"].items()}
+    name, error = next(iter(errors.items()))
+    return f"{len(errors)} runs failed, {name} with {error}; the same command tries them again."
+
+
+def _list(as_json: bool) -> None:
+    from isogon.cli.reproduce_printing import show_list
+    from isogon.papers.registry import listing
+
+    if as_json:
+        typer.echo(json.dumps(listing(), indent=2, ensure_ascii=False))
+    else:
+        show_list(listing())
+
+
+def _names(option: str, given: str | None) -> tuple[str, ...] | None:
+    if given is None:
+        return None
+    names = tuple(dict.fromkeys(name.strip() for name in given.split(",") if name.strip()))
+    if not names:
+        raise ArgumentError(option, "names with commas between them", given, "leave it out for all")
+    return names
+
+
+def _engine(name: str | None) -> str | None:
+    from isogon.lab.pools import ENGINES
+
+    return None if name is None else check_choice("--engine", name, ENGINES)
+
+
+def _device(name: str | None) -> str | None:
+    if name is None:
+        return None
+    import torch
+
+    try:
+        found = torch.device(name)
+    except RuntimeError:
+        raise ArgumentError("--device", "a device of PyTorch", name, "write cpu or cuda") from None
+    if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
+        raise ArgumentError("--device", f"one of this machine's {torch.cuda.device_count()} GPUs", name, "write cpu")
+    return name

@@ -1,0 +1,158 @@
+"""Figures 6 and 7: averages of two networks of one trajectory are better, yet the two are far apart."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping
+from functools import partial
+
+import pandas as pd
+import torch
+
+from isogon.dynamics.averages import average_weights, reestimate_statistics
+from isogon.dynamics.measures import distance, norm
+from isogon.lab.evaluation import evaluate
+from isogon.lab.training import default_device
+from isogon.lab.trial import Trial
+from isogon.papers.experiment import Experiment, Judgement, Options, Scale, Verdict
+from isogon.papers.lla_judging import Gap, numbers_of, points, together, too_little
+from isogon.papers.lla_setup import CHOICES, config, decay_of
+from isogon.report.exhibits import Exhibit, FigureExhibit, Line
+
+State = Mapping[str, torch.Tensor]
+
+#: epochs after which the weights are kept
+SNAPSHOTS: dict[Scale, range] = {
+    "paper": range(2000, 8001, 1000),
+    "small": range(40, 121, 20),
+    "tiny": range(2, 5),
+}
+#: the largest distance is of the norm's size from this share on, and surely not below the other
+_OF_ITS_SIZE, _SMALL = 0.5, 0.25
+
+
+def pairs(momentum: float, options: Options) -> pd.DataFrame:
+    """A row for each two snapshots of one run at a fixed rate: distance, norm, accuracies of both and the average."""
+    scale = options.scale
+    epochs = SNAPSHOTS[scale]
+    made = config(
+        scale,
+        lr=0.1 if momentum else 0.4,
+        weight_decay=decay_of(scale) / (4 if momentum and scale == "tiny" else 1),
+        momentum=momentum,
+        epochs=epochs[-1],
+        monitor_every=0,
+    )
+    trial = Trial(made, device=default_device())
+    states = _snapshots(trial, epochs)
+    trained = [name for name, weight in trial.model.named_parameters() if weight.requires_grad]
+    alone = {epoch: _accuracy(trial, state) for epoch, state in states.items()}
+    rows = []
+    for first, second in itertools.combinations(states, 2):
+        sides = [[states[epoch][name] for name in trained] for epoch in (first, second)]
+        rows.append(
+            {
+                "column": f"epoch {first}",
+                "seed": made.seed,
+                "first": first,
+                "second": second,
+                "distance": distance(*sides),
+                "norm": math.sqrt(norm(sides[0]) * norm(sides[1])),
+                "first_accuracy": alone[first],
+                "second_accuracy": alone[second],
+                "average_accuracy": _accuracy(trial, average_weights([states[first], states[second]])),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def _snapshots(trial: Trial, epochs: range) -> dict[int, dict[str, torch.Tensor]]:
+    """The weights after each of `epochs`, on the CPU."""
+    states = {}
+    while not trial.ended:
+        trial.begin_epoch()
+        for x, y in trial.batches():
+            trial.backward(x, y)
+            trial.step()
+        trial.end_epoch()
+        if trial.epoch in epochs:
+            states[trial.epoch] = {name: value.cpu().clone() for name, value in trial.model.state_dict().items()}
+    trial.close()
+    return states
+
+
+def _accuracy(trial: Trial, state: State) -> float:
+    """Test accuracy of weights, with normalisation statistics of one epoch of training images."""
+    trial.model.load_state_dict(state)
+    trial.begin_epoch()
+    with trial.autocast():
+        reestimate_statistics(trial.model, (x for x, _ in trial.batches()))
+        data = trial.data
+        _, accuracy = evaluate(trial.model, data.test_x, data.test_y, trial.prepare_test, trial.ranks)
+    return accuracy
+
+
+def judge_pairs(table: pd.DataFrame) -> Judgement:
+    """The average beats the mean of its two networks; the distance grows with the time between to a norm's size."""
+    if len(table) < 3:
+        return too_little("fewer than three pairs of snapshots")
+    gains = table["average_accuracy"] - (table["first_accuracy"] + table["second_accuracy"]) / 2
+    # Pairs share networks: as many are independent as there are networks, not pairs.
+    networks = len(set(table["first"]) | set(table["second"]))
+    gain = Gap(float(gains.mean()), float(gains.std() / math.sqrt(networks)))
+    apart = table["second"] - table["first"]
+    near, far = (table.loc[apart == when, "distance"].mean() for when in (apart.min(), apart.max()))
+    ratio = float((table["distance"] / table["norm"]).max())
+    rank = float(apart.corr(table["distance"], method="spearman"))
+    grows: Verdict = "holds" if far > near and rank > 0 else "fails"
+    large: Verdict = "holds" if ratio >= _OF_ITS_SIZE else "fails" if ratio < _SMALL else "undecided"
+    verdict = together([gain.above(), grows, large])
+    sentence = (
+        f"Averages gain {points(gain)} (worst {100 * gains.min():.2f}); distances go from {near:.3g} to {far:.3g}, "
+        f"at most {ratio:.2f} of the norm."
+    )
+    numbers = {"worst gain": float(gains.min()), "largest distance over norm": ratio, "rank correlation": rank}
+    return Judgement(verdict, sentence, {**numbers_of({"gain": gain}), **numbers})
+
+
+def show_pairs(table: pd.DataFrame) -> list[Exhibit]:
+    alone = pd.concat(
+        [table[[end, f"{end}_accuracy"]].set_axis(["epoch", "accuracy"], axis=1) for end in ("first", "second")]
+    )
+    single = alone.drop_duplicates("epoch").sort_values("epoch")
+    first = [Line("alone", single["epoch"].tolist(), single["accuracy"].tolist(), dashed=True)]
+    averages = [_line(f"averaged with {name}", rows, "average_accuracy") for name, rows in table.groupby("column")]
+    distances = [_line(f"from {name}", rows, "distance") for name, rows in table.groupby("column")]
+    means = table.groupby("second")["norm"].mean()
+    length = Line("norm", means.index.tolist(), means.tolist(), dashed=True)
+    return [
+        FigureExhibit("Averages of two networks", "epoch", "test accuracy", [*first, *averages]),
+        FigureExhibit("Distance between two networks", "epoch", "‖w − w'‖", [*distances, length]),
+    ]
+
+
+def _line(name: str, rows: pd.DataFrame, quantity: str) -> Line:
+    rows = rows.sort_values("second")
+    return Line(name, rows["second"].tolist(), rows[quantity].tolist())
+
+
+def _experiment(number: int, momentum: float, title: str) -> Experiment:
+    return Experiment(
+        id=f"lla/fig{number}",
+        title=f"Averages of, and distances between, networks of one trajectory of {title}",
+        claim="Averaging any two networks of the trajectory improves test accuracy (vanilla SGD: some 4 points); their "
+        "distance keeps growing and is as large as their norm, so that they are not near one minimum.",
+        compute=partial(pairs, momentum),
+        judge=judge_pairs,
+        show=show_pairs,
+        choices=(
+            *CHOICES,
+            "Rates are not printed: η = 0.4 (0.1 with momentum 0.9), λ = 5e-4. Snapshots every 1,000 epochs from 2,000 "
+            "to 8,000; normalisation statistics anew for every network, from an epoch of augmented training images.",
+            "Trained in the process itself, since a run of the lab keeps its last weights only: it cannot be resumed.",
+        ),
+    )
+
+
+EXPERIMENTS = (_experiment(6, 0.0, "vanilla SGD"), _experiment(7, 0.9, "momentum SGD"))

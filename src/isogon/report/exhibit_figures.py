@@ -1,0 +1,135 @@
+"""Figures of lines: as Plotly's `data` and `layout` for a page, and as a picture through matplotlib."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from isogon.errors import ArgumentError
+from isogon.report.drawing import STATIC, check_target, new_figure, ordered_colours, save_figure, style_axis
+from isogon.report.exhibits import FigureExhibit, Line
+
+#: lines that are theory alone
+THEORY = "#222222"
+# More points than a screen has columns only make a page heavy.
+_MOST_POINTS = 2000
+_PER_ROW = 3
+
+
+def line_colours(panels: Sequence[FigureExhibit]) -> dict[str, str]:
+    """A colour for each name, the same in all panels; a dashed line has that of the solid one with its name."""
+    every = [line for panel in panels for line in panel.lines]
+    solid = list(dict.fromkeys(line.name for line in every if not line.dashed))
+    return {line.name: THEORY for line in every} | dict(zip(solid, ordered_colours(len(solid)), strict=True))
+
+
+def plotly_panels(panels: Sequence[FigureExhibit]) -> list[dict[str, Any]]:
+    """A figure for each panel, ready for JSON; Plotly would read names as markup, so they are escaped."""
+    colours = line_colours(panels)
+    return [_plotly_panel(panel, colours) for panel in panels]
+
+
+def draw_panels(
+    panels: Sequence[FigureExhibit], path: str | os.PathLike[str], *, title: str = "", name: str = "path"
+) -> Path:
+    """Draw all panels into one picture, at most three in a row; `name` is what a refusal calls `path`."""
+    target = check_target(name, path, STATIC)
+    columns = min(_PER_ROW, len(panels))
+    rows = -(-len(panels) // columns)
+    figure = new_figure((4.6 * columns, 3.7 * rows), target)
+    axes = list(figure.subplots(rows, columns, squeeze=False).flat)
+    colours = line_colours(panels)
+    for ax, panel in zip(axes, panels, strict=False):
+        _draw_panel(ax, panel, colours)
+    for ax in axes[len(panels) :]:
+        ax.remove()
+    if title:
+        figure.suptitle(_plain(title), fontsize=11)
+    try:
+        save_figure(figure, target)
+    except OSError as error:
+        raise ArgumentError(name, "a file we can write", str(path), error.strerror or str(error)) from None
+    return target
+
+
+def _plotly_panel(panel: FigureExhibit, colours: dict[str, str]) -> dict[str, Any]:
+    traces = []
+    for line in panel.lines:
+        x, y = _points(line)
+        dash = "dash" if line.dashed else "solid"
+        traces.append(
+            {
+                "type": "scatter",
+                "mode": "lines" if len(x) > 1 else "markers",
+                "name": escape(line.name, quote=False),
+                "x": [_short(value) for value in x],
+                "y": [_short(value) for value in y],
+                "line": {"color": colours[line.name], "dash": dash, "width": 1.5 if line.dashed else 2},
+                "marker": {"color": colours[line.name]},
+            }
+        )
+    layout = {
+        "title": {"text": escape(panel.title, quote=False), "font": {"size": 14}, "x": 0, "xanchor": "left"},
+        "xaxis": _plotly_axis(panel.x_name, log=panel.log_x),
+        "yaxis": _plotly_axis(panel.y_name, log=panel.log_y),
+        "legend": {"orientation": "h", "y": -0.2},
+        "margin": {"l": 60, "r": 20, "t": 40, "b": 50},
+        "paper_bgcolor": "white",
+        "plot_bgcolor": "white",
+        "showlegend": True,
+    }
+    return {"data": traces, "layout": layout}
+
+
+def _plotly_axis(title: str, *, log: bool) -> dict[str, Any]:
+    look = {"gridcolor": "#e6e9ee", "linecolor": "#99a", "zeroline": False, "type": "log" if log else "linear"}
+    return {**look, "title": {"text": escape(title, quote=False)}}
+
+
+def _draw_panel(ax: Any, panel: FigureExhibit, colours: dict[str, str]) -> None:
+    for line in panel.lines:
+        x, y = _points(line)
+        ax.plot(
+            x,
+            y,
+            color=colours[line.name],
+            linestyle="--" if line.dashed else "-",
+            linewidth=1.2 if line.dashed else 1.6,
+            marker="o" if len(x) == 1 else None,
+            label=_plain(line.name),
+        )
+    high = panel.log_y and _has_positive(line.y for line in panel.lines)
+    style_axis(ax, _plain(panel.title), _plain(panel.x_name), log=high)
+    ax.set_ylabel(_plain(panel.y_name))
+    if panel.log_x and _has_positive(line.x for line in panel.lines):
+        ax.set_xscale("log")
+    if panel.lines:
+        ax.legend(frameon=False, fontsize=7)
+
+
+def _points(line: Line) -> tuple[list[float], list[float]]:
+    """The line's points, evenly thinned where there are very many, the last always among them."""
+    step = -(-len(line.x) // _MOST_POINTS)
+    places = sorted({*range(0, len(line.x), step), len(line.x) - 1}) if len(line.x) else []
+    x, y = list(line.x), list(line.y)
+    return [float(x[place]) for place in places], [float(y[place]) for place in places]
+
+
+def _has_positive(values: Iterable[Sequence[float]]) -> bool:
+    """Whether a logarithmic axis has anything to show; without, matplotlib complains."""
+    return any(value > 0 for one in values for value in one)
+
+
+def _short(value: float) -> float | None:
+    """Six digits are plenty, and JSON has neither NaN nor infinity."""
+    return float(f"{value:.6g}") if math.isfinite(value) else None
+
+
+def _plain(text: str) -> str:
+    """`text` as matplotlib shows it unchanged: no formula between dollars, no label hidden by its underscore."""
+    escaped = text.replace("$", r"\$")
+    return f" {escaped}" if escaped.startswith("_") else escaped

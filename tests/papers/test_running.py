@@ -1,0 +1,293 @@
+"""Reproducing: runs are shared, kept and gone on with; a result's file tells where it comes from."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import math
+import resource
+import shlex
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from isogon.cli import main
+from isogon.errors import ArgumentError
+from isogon.lab.workers import workers_kept
+from isogon.papers import running
+from isogon.papers.experiment import Options, Planned, cell_of, final
+from isogon.papers.registry import experiments
+from isogon.papers.results import read_finding
+from isogon.papers.running import reproduce
+
+HERE = {"engine": "local", "device": "cpu", "workers": 1, "progress": False}
+#: core-seconds that all experiments at scale tiny may take: 120 s on two cores
+BUDGET = 240
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _worker_kept():
+    """To start a worker takes seconds."""
+    with workers_kept():
+        yield
+
+
+def isogon(*arguments):
+    """Run the command line in this process: (exit code, stdout, stderr)."""
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err), pytest.raises(SystemExit) as stop:
+        main(["reproduce", *arguments])
+    return stop.value.code, out.getvalue(), err.getvalue()
+
+
+def endings(out):
+    """When each run below `out` ended."""
+    return {file.parent.name: file.stat().st_mtime_ns for file in out.glob("runs/*/result.json")}
+
+
+def test_runs_are_shared_and_a_second_call_trains_nothing(toys, tmp_path):
+    table, figure, computed = reproduce(list(toys.values()), out=tmp_path, **HERE)
+    before = endings(tmp_path)
+    assert len(before) == 2, "three places in two experiments are two runs"
+    assert len(table.table) == 3
+    assert set(figure.table.panel) == {"a", "bc"}
+    assert computed.table.value.tolist() == [1.0, 2.0]
+    assert [one.judgement.verdict for one in (table, figure, computed)] == ["holds"] * 3
+    ends = figure.table.groupby(["panel", "row"]).test_accuracy.last()
+    assert ends.to_dict() == table.table.set_index(["panel", "row"]).accuracy.to_dict()
+    again = reproduce(list(toys.values()), out=tmp_path, **HERE)
+    assert endings(tmp_path) == before
+    for one, other in zip((table, figure, computed), again, strict=True):
+        pd.testing.assert_frame_equal(one.table, other.table)
+        assert one.to_dict() == other.to_dict()
+
+
+def test_what_is_computed_is_computed_once_for_the_same_options(toys, tmp_path):
+    asked = []
+
+    def compute(options):
+        asked.append(options)
+        return pd.DataFrame({"panel": ["a", "b"], "label": [1, "x"]})
+
+    one = replace(toys["la/computed"], compute=compute)
+    for options in (Options(), Options(), Options(panels=("b",))):
+        (found,) = reproduce([one], options, out=tmp_path, **HERE)
+    assert asked == [Options(), Options(panels=("b",))]
+    assert found.table.label.tolist() == ["x"], "of the panels asked for, and labels of two kinds are texts"
+    kept = read_finding(tmp_path / "results", one, "tiny")
+    pd.testing.assert_frame_equal(kept.table, found.table)
+
+
+def test_interrupted_it_keeps_what_ended_and_goes_on(toys, tmp_path, monkeypatch):
+    monkeypatch.setattr(running, "PARTIAL_EVERY", 0.0)
+    interruptions = [KeyboardInterrupt]
+
+    def keep(run):
+        if interruptions:
+            raise interruptions.pop()
+        return final(run)
+
+    def show(rows):
+        return [] if len(rows) == 3 else rows["no such column"]
+
+    one = replace(toys["yun/table"], keep=keep, show=show)
+    with pytest.raises(KeyboardInterrupt):
+        reproduce([one], out=tmp_path, **HERE)
+    partial = json.loads((tmp_path / "results" / "yun-table.tiny.json").read_text())
+    assert (partial["verdict"], partial["sentence"]) == ("undecided", "Only 1 of 2 runs have ended.")
+    assert len(pd.read_parquet(tmp_path / "results" / "yun-table.tiny.parquet")) == 1
+    before = endings(tmp_path)
+    (found,) = reproduce([one], out=tmp_path, **HERE)
+    assert len(before) == 1
+    assert before.items() < endings(tmp_path).items()
+    assert found.judgement.verdict == "holds"
+
+
+def test_tables_are_written_while_runs_end(toys, tmp_path, monkeypatch):
+    monkeypatch.setattr(running, "PARTIAL_EVERY", 0.0)
+    seen = []
+    written = running._written
+    monkeypatch.setattr(
+        running, "_written", lambda finding, *rest: seen.append(len(finding.table)) or written(finding, *rest)
+    )
+    reproduce([toys["yun/table"]], out=tmp_path, **HERE)
+    assert (seen[0], seen[-1]) == (1, 3), "first when one run has ended, last when all have"
+
+
+def test_a_failed_run_is_counted_named_and_tried_again(toys, toy_registry, toy_config, tmp_path):
+    def plan(options):
+        bad = toy_config(1e-3, 0, data=f"npz:{tmp_path / 'absent.npz'}")
+        good = [Planned(toy_config(1e-2, 0), {"row": "0.01", "seed": 0})]
+        return [*good, Planned(bad, {"row": "0.001", "seed": 0}), Planned(bad, {"row": "0.01", "seed": 1})]
+
+    toy_registry["yun/table"] = replace(toys["yun/table"], plan=plan)
+    toy_registry["yun/figure"] = replace(toys["yun/figure"], plan=plan)
+    arguments = ("yun/table", "yun/figure", "--workers", "1", "--device", "cpu", "--out", str(tmp_path / "out"))
+    code, printed, said = isogon(*arguments)
+    assert code == 1
+    assert "1 runs failed" in said
+    assert "absent.npz" in said
+    assert "1 of 2 failed" in printed
+    made = json.loads((tmp_path / "out" / "results" / "yun-table.tiny.json").read_text())
+    assert made["runs"] == {"planned": 2, "finished": 1, "diverged": 0, "failed": 1, "pruned": 0}
+    kept = read_finding(tmp_path / "out" / "results", toy_registry["yun/figure"], "tiny")
+    assert len(kept.table) == 1, "a run without epochs has no curve"
+
+
+def test_the_file_says_where_the_result_comes_from_and_its_command_makes_it_again(toy_registry, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    options = Options(panels=("b",), columns=("100",), seeds=2)
+    (found,) = reproduce([toy_registry["yun/table"]], options, **HERE)
+    assert len(found.table) == 2, "panel bc is b too"
+    file = tmp_path / "reproduction" / "results" / "yun-table.tiny.json"
+    made = json.loads(file.read_text())
+    assert made["seeds"] == [0, 1]
+    assert made["choices"] == ["the batch size"]
+    assert made["images"] == 200
+    assert made["seconds"] > 0
+    assert made["hardware"]
+    assert any(fact.startswith("torch ") for fact in made["versions"])
+    before = endings(tmp_path / "reproduction")
+    code, _, _ = isogon(*shlex.split(made["command"])[2:])
+    assert code == 0
+    assert json.loads(file.read_text()) == made
+    assert endings(tmp_path / "reproduction") == before
+
+
+def test_curves_without_a_monitor_have_no_angles(toys, toy_config, tmp_path):
+    plan = [Planned(toy_config(1e-3, 0, monitor_every=0), {"row": "x"})]
+    watched, unwatched = (
+        reproduce([replace(toys["yun/figure"], plan=lambda options, ones=ones: ones)], out=tmp_path, **HERE)[0].table
+        for ones in ([Planned(toy_config(1e-3, 0), {"row": "x"})], plan)
+    )
+    assert list(watched.columns) == list(unwatched.columns)
+    assert watched.epoch_angle.notna().all()
+    assert unwatched.epoch_angle.isna().all()
+    assert unwatched.train_loss.notna().all()
+
+
+def test_a_cell_leaves_out_what_did_not_finish():
+    rows = pd.DataFrame(
+        {"status": ["finished", "finished", "diverged", "failed"], "accuracy": [0.8, 0.9, np.nan, np.nan]}
+    )
+    cell = cell_of(rows, unit=100)
+    assert (cell.mean, cell.survived, cell.runs, cell.failed) == (pytest.approx(85), 2, 4, 1)
+    assert cell.spread == pytest.approx(10 / math.sqrt(2))
+
+
+def test_nothing_to_run_is_said(toys, tmp_path):
+    nothing = replace(toys["yun/table"], plan=lambda options: (), unavailable="The data are gone.")
+    (found,) = reproduce([nothing], out=tmp_path, **HERE)
+    assert (found.judgement.verdict, found.judgement.sentence) == ("not run", "The data are gone.")
+    assert (tmp_path / "results" / "yun-table.tiny.parquet").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (Options(columns=("7",)), "columns must be among those of yun/table at scale tiny, got '7': it has 100."),
+        (Options(panels=("d",)), "panels must be among those of yun/table at scale tiny, got 'd': it has a, b, c."),
+        (Options(scale="huge"), "scale must be one of tiny, small, paper"),
+    ],
+)
+def test_what_an_experiment_does_not_have_is_refused(toys, tmp_path, options, sentence):
+    with pytest.raises(ArgumentError) as refused:
+        reproduce([toys["yun/table"]], options, out=tmp_path, **HERE)
+    assert str(refused.value).startswith(sentence)
+
+
+def test_panels_of_something_computed_are_refused_too(toys, tmp_path):
+    with pytest.raises(ArgumentError, match="got 'c': it has a, b"):
+        reproduce([toys["la/computed"]], Options(panels=("c",)), out=tmp_path, **HERE)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("yun/tabel", "did you mean yun/table"),
+        ("", "needs one of"),
+        ("yun/table --all", "needs one of"),
+        ("yun/table --scale huge", "--scale must be one of"),
+        ("yun/table --engine steam", "--engine must be one of"),
+        ("yun/table --device abacus", "--device must be"),
+        ("yun/table --device cuda:99", "--device must be one of this machine's"),
+        ("yun/table --columns ,", "--columns must be"),
+        ("yun/table --panels q", "panels must be among"),
+        ("yun/table --out FILE/below", "out must be a folder we can make"),
+    ],
+)
+def test_bad_input_is_one_sentence(toy_registry, tmp_path, arguments, words):
+    (tmp_path / "file").touch()
+    code, out, err = isogon(*arguments.replace("FILE", str(tmp_path / "file")).split())
+    assert code == 2
+    assert out == ""
+    assert words in err
+    assert err.count("\n") == 1
+
+
+def test_the_list_is_complete():
+    code, out, _ = isogon("--list", "--json")
+    listed = json.loads(out)
+    assert code == 0
+    figures = {"yun": range(1, 10), "lla": range(1, 14), "la": range(1, 7), "smd": range(2, 10)}
+    wanted = {f"{paper}/fig{number}" for paper, numbers in figures.items() for number in numbers}
+    wanted |= {f"yun/table{number}" for number in range(1, 12)}
+    wanted |= {"lla/table1", "la/toy", "la/degrees", "smd/table1", "smd/table2"}
+    assert len(listed) == 52
+    assert {one["id"] for one in listed} == wanted
+    for one in listed:
+        assert all(one[name] for name in ("paper", "title", "claim")), one["id"]
+    images = {one["id"]: one["images"] for one in listed}
+    # 105 cells of which panels share the bottom row, three seeds, 300 epochs; an epoch drops the last part of a batch.
+    sizes = (3125, 6250, 12500, 25000, 50000)
+    assert images["yun/table1"] == (7 + 6 + 6) * 3 * 300 * sum(size // 128 * 128 for size in sizes)
+    assert images["la/degrees"] == 0
+    code, out, _ = isogon("--list")
+    assert code == 0
+    assert all(one["id"] in out for one in listed)
+
+
+def test_everything_at_scale_tiny(tmp_path):
+    """All experiments, as a user calls them; in one test, so that they are trained once however tests are spread."""
+    out = tmp_path / "out"
+    options = ["--scale", "tiny", "--device", "cpu", "--workers", "2", "--json", "--out", str(out)]
+
+    def call(*chosen):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        command = [sys.executable, "-m", "isogon", "reproduce", *chosen, *options]
+        done = subprocess.run(command, capture_output=True, text=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        assert done.returncode == 0, done.stderr[-5000:]
+        return json.loads(done.stdout), after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+    try:
+        found, seconds = call("--all")
+        assert [one["id"] for one in found] == list(experiments())
+        for identity, one in zip(experiments(), found, strict=True):
+            stem = f"{identity.replace('/', '-')}.tiny"
+            assert one["verdict"] in ("holds", "fails", "undecided", "not run"), identity
+            assert one["sentence"], identity
+            assert one["verdict"] != "not run" or one["unavailable"], identity
+            for file in (f"results/{stem}.json", f"results/{stem}.parquet", f"exhibits/{stem}.html"):
+                assert (out / file).exists(), file
+            if one["verdict"] != "not run":
+                drawn = [(out / "exhibits" / f"{stem}{ending}").exists() for ending in (".tex", ".png")]
+                assert any(drawn), f"{identity} shows neither table nor figure"
+            kept = read_finding(out / "results", experiments()[identity], "tiny")
+            assert kept.judgement.verdict == one["verdict"], "the verdict is a function of what was kept"
+        assert seconds < BUDGET
+        before = endings(out)
+        # Each kind of experiment once more; to draw all of them takes half a minute.
+        some = ("yun/table1", "yun/fig2", "lla/table1", "lla/fig6", "la/fig2", "la/degrees", "smd/fig3", "smd/table1")
+        again, _ = call(*some)
+        assert endings(out) == before
+        assert again == [one for one in found if one["id"] in some]
+    finally:
+        # A page has all of Plotly within: together they are hundreds of megabytes.
+        shutil.rmtree(out, ignore_errors=True)
