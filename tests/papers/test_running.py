@@ -253,6 +253,7 @@ def test_the_list_is_complete():
     assert all(one["id"] in out for one in listed)
 
 
+@pytest.mark.slow
 def test_everything_at_scale_tiny(tmp_path):
     """All experiments, as a user calls them; in one test, so that they are trained once however tests are spread."""
     out = tmp_path / "out"

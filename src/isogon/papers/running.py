@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 #: folders below `out`
 RUNS, COMPUTED, RESULTS, EXHIBITS = "runs", "computed", "results", "exhibits"
 #: seconds between two drawings of what is still filling; more where drawing takes more than a twentieth of that
-PARTIAL_EVERY = 60.0
+PARTIAL_EVERY = 300.0
 
 
 def reproduce(
