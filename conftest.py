@@ -4,4 +4,5 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-collect_ignore = [] if find_spec("triton") else ["src/isogon/dynamics/fused_sums.py"]
+_TRITON = ["src/isogon/dynamics/fused_sums.py", "src/isogon/lab/fused/*.py"]
+collect_ignore_glob = [] if find_spec("triton") else _TRITON

@@ -240,7 +240,14 @@ def test_ctrl_c_at_the_command_line(make_config, tmp_path, monkeypatch):
     config = make_config(epochs=4000, monitor_every=0)
     (tmp_path / "config.json").write_text(json.dumps(config.to_dict()))
     command = [sys.executable, "-m", "isogon.lab", str(tmp_path / "config.json"), str(tmp_path / "run")]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # Tests that a shell runs in the background inherit that Ctrl-C is ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
     try:
         give_up = time.monotonic() + 60
         while not (tmp_path / "run" / "checkpoint.pt").exists():
