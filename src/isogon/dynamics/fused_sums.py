@@ -116,20 +116,16 @@ class FusedSums(ListCopies):
         super().__init__(parameters)
         self._device = parameters[0].device
         self._none: list[torch.Tensor | None] = [None] * len(parameters)
-        lengths = torch.tensor([p.numel() for p in parameters])
-        chunks = -(-lengths // _CHUNK)
-        owner = torch.repeat_interleave(torch.arange(len(parameters)), chunks)
-        start = (torch.arange(len(owner)) - (chunks.cumsum(0) - chunks)[owner]) * _CHUNK
-        self._places = torch.stack([owner, start, lengths[owner]], dim=1).to(self._device)
+        self._places = chunk_places(parameters, _CHUNK)
         constants = {
             "KIND": _TYPES[parameters[0].dtype],
             "WIDE": tl.float64 if parameters[0].dtype == torch.float64 else tl.float32,
             "TENSORS": len(parameters),
             "CHUNK": _CHUNK,
         }
-        self._sum_before = _Launch(_before, len(owner), constants)
-        self._sum_step = _Launch(_after, len(owner), {**constants, "EPOCH": False})
-        self._sum_epoch = _Launch(_after, len(owner), {**constants, "EPOCH": True})
+        self._sum_before = _Launch(_before, len(self._places), constants)
+        self._sum_step = _Launch(_after, len(self._places), {**constants, "EPOCH": False})
+        self._sum_epoch = _Launch(_after, len(self._places), {**constants, "EPOCH": True})
         self._weights: list[int] = []
         self._tables: OrderedDict[tuple[int, ...], torch.Tensor] = OrderedDict()
         self._zeros: list[torch.Tensor] = []
@@ -207,6 +203,15 @@ class FusedSums(ListCopies):
         if all(t is None or _same_layout(t, p) for t, p in pairs):
             return tensors
         return [None if t is None else torch.empty_like(p).copy_(t) for t, p in pairs]
+
+
+def chunk_places(tensors: Tensors, chunk: int) -> torch.Tensor:
+    """For each piece of `chunk` elements: its tensor, where in that it starts, and the tensor's length."""
+    lengths = torch.tensor([tensor.numel() for tensor in tensors])
+    chunks = -(-lengths // chunk)
+    owner = torch.repeat_interleave(torch.arange(len(tensors)), chunks)
+    start = (torch.arange(len(owner)) - (chunks.cumsum(0) - chunks)[owner]) * chunk
+    return torch.stack([owner, start, lengths[owner]], dim=1).to(tensors[0].device)
 
 
 def _pointers(tensors: Sequence[torch.Tensor | None]) -> list[int]:

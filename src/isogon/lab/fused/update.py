@@ -13,11 +13,12 @@ import torch
 import triton
 import triton.language as tl
 
+from isogon.dynamics.fused_sums import chunk_places
+
 _CHUNK = 4096
 _KINDS = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16}
 
-# A table of addresses has four rows: weights, momentum buffers, gradients, copies. `places` has for each chunk its
-# tensor, where in that it starts, and the tensor's length.
+# A table of addresses has four rows: weights, momentum buffers, gradients, copies. `places` is `chunk_places`.
 
 
 @triton.jit
@@ -92,11 +93,7 @@ class SgdUpdate:
     ) -> None:
         device = weights[0].device
         self._weights, self._buffers, self._copies = list(weights), list(buffers), list(copies)
-        lengths = torch.tensor([w.numel() for w in weights])
-        chunks = -(-lengths // _CHUNK)
-        owner = torch.repeat_interleave(torch.arange(len(weights)), chunks)
-        start = (torch.arange(len(owner)) - (chunks.cumsum(0) - chunks)[owner]) * _CHUNK
-        self._places = torch.stack([owner, start, lengths[owner]], dim=1).to(device)
+        self._places = chunk_places(weights, _CHUNK)
         self._addresses = torch.zeros(4, len(weights), dtype=torch.int64, device=device)
         self._momentum, self._nesterov, self._kind = momentum, nesterov, kind
 
