@@ -371,6 +371,7 @@ def test_after_the_last_word_nothing_is_tried_again_or_heard_twice(tmp_path):
     assert not waiting
 
 
+@pytest.mark.slow
 def test_a_killed_driver_leaves_its_runs_to_the_next(cluster, make_config, tmp_path, nets):
     """And its token, which was open to all as Ray writes it, is closed."""
     wait = tmp_path / "wait"
