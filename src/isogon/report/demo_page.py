@@ -12,16 +12,8 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from isogon.report.drawing import COLOURS, PLOTLY_CONFIG
-from isogon.report.page_parts import (
-    ARTICLE_SCRIPT,
-    ARTICLE_STYLE,
-    POLICY,
-    STYLE,
-    json_text,
-    plotly_script,
-    write_html,
-)
+from isogon.report.drawing import COLOURS
+from isogon.report.page_parts import article, write_html
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -75,17 +67,7 @@ def write_demo_page(demo: DemoSummary, path: str | os.PathLike[str]) -> Path:
 def demo_text(demo: DemoSummary) -> str:
     """The whole page, plotly.js within."""
     figures = {"angles": _angles(demo), "accuracies": _accuracies(demo)}
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{POLICY}">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>isogon: the tour</title>
-<style>{STYLE}{ARTICLE_STYLE}{_STYLE}</style>
-</head>
-<body>
-<h1>Find the weight decay on a fraction of the data, use it on all of it</h1>
+    body = f"""<h1>Find the weight decay on a fraction of the data, use it on all of it</h1>
 <p>Normalisation (batch norm, say) makes a network blind to the length of its weights: only their <i>direction</i>
 matters, and training is the turning of that direction. One number, the <b>tuning factor</b>
 F = N·lr·wd / (B·(1 − momentum)), for N images in batches of B with learning rate lr and weight decay wd, sets the angle
@@ -106,13 +88,8 @@ one tuning factor, angles over the last epochs before the first drop:</p>
 <p>Each dot is a run, the lines join means over seeds. {escape(demo.spread)}</p>
 <p>{escape(demo.cost)}</p></section>
 <section><h2>How to go on with your own model</h2><pre>{escape(demo.code)}</pre></section>
-<footer>Drag in a figure to zoom, double-click to return, click a name to hide its line.</footer>
-<script>{plotly_script()}</script>
-<script type="application/json" id="figures">{json_text({"figures": figures, "config": PLOTLY_CONFIG})}</script>
-<script>{ARTICLE_SCRIPT}</script>
-</body>
-</html>
-"""
+<footer>Drag in a figure to zoom, double-click to return, click a name to hide its line.</footer>"""
+    return article("isogon: the tour", body, figures, _STYLE)
 
 
 def _angles(demo: DemoSummary) -> dict[str, Any]:

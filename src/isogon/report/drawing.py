@@ -73,3 +73,9 @@ def style_axis(ax: Any, title: str, along: str, *, log: bool = True) -> None:
 def save_figure(figure: Any, target: Path) -> None:
     """Write a matplotlib figure; an SVG without its date, so that the same numbers give the same file."""
     figure.savefig(target, dpi=150, metadata={"Date": None} if target.suffix.lower() == ".svg" else None)
+
+
+def plain_text(text: str) -> str:
+    """`text` as matplotlib shows it unchanged: no formula between dollars, no label hidden by its underscore."""
+    escaped = text.replace("$", r"\$")
+    return f" {escaped}" if escaped.startswith("_") else escaped

@@ -10,7 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from isogon.errors import ArgumentError
-from isogon.report.drawing import STATIC, check_target, new_figure, ordered_colours, save_figure, style_axis
+from isogon.report.drawing import (
+    STATIC,
+    check_target,
+    new_figure,
+    ordered_colours,
+    plain_text,
+    save_figure,
+    style_axis,
+)
 from isogon.report.exhibits import FigureExhibit, Line
 
 #: lines that are theory alone
@@ -48,7 +56,7 @@ def draw_panels(
     for ax in axes[len(panels) :]:
         ax.remove()
     if title:
-        figure.suptitle(_plain(title), fontsize=11)
+        figure.suptitle(plain_text(title), fontsize=11)
     try:
         save_figure(figure, target)
     except OSError as error:
@@ -100,11 +108,11 @@ def _draw_panel(ax: Any, panel: FigureExhibit, colours: dict[str, str]) -> None:
             linestyle="--" if line.dashed else "-",
             linewidth=1.2 if line.dashed else 1.6,
             marker="o" if len(x) == 1 else None,
-            label=_plain(line.name),
+            label=plain_text(line.name),
         )
     high = panel.log_y and _has_positive(line.y for line in panel.lines)
-    style_axis(ax, _plain(panel.title), _plain(panel.x_name), log=high)
-    ax.set_ylabel(_plain(panel.y_name))
+    style_axis(ax, plain_text(panel.title), plain_text(panel.x_name), log=high)
+    ax.set_ylabel(plain_text(panel.y_name))
     if panel.log_x and _has_positive(line.x for line in panel.lines):
         ax.set_xscale("log")
     if panel.lines:
@@ -127,9 +135,3 @@ def _has_positive(values: Iterable[Sequence[float]]) -> bool:
 def _short(value: float) -> float | None:
     """Six digits are plenty, and JSON has neither NaN nor infinity."""
     return float(f"{value:.6g}") if math.isfinite(value) else None
-
-
-def _plain(text: str) -> str:
-    """`text` as matplotlib shows it unchanged: no formula between dollars, no label hidden by its underscore."""
-    escaped = text.replace("$", r"\$")
-    return f" {escaped}" if escaped.startswith("_") else escaped

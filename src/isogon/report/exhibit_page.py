@@ -6,24 +6,14 @@ One HTML file that asks nothing of the network; every text is escaped on its way
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from html import escape
 from pathlib import Path
-from typing import Any
 
-from isogon.report.drawing import PLOTLY_CONFIG
 from isogon.report.exhibit_cells import LEGEND, CellText, cell_texts
 from isogon.report.exhibit_figures import plotly_panels
 from isogon.report.exhibits import Showing, TableExhibit
-from isogon.report.page_parts import (
-    ARTICLE_SCRIPT,
-    ARTICLE_STYLE,
-    POLICY,
-    STYLE,
-    json_text,
-    plotly_script,
-    write_html,
-)
+from isogon.report.page_parts import article, write_html
 
 _STYLE = """
 body { max-width: 1200px; }
@@ -49,17 +39,7 @@ def exhibit_page_text(showing: Showing) -> str:
     panels = plotly_panels(showing.figures)
     figures = {f"panel{place}": panel for place, panel in enumerate(panels)}
     places = "".join(f'<div id="{place}" class="figure"></div>' for place in figures)
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{POLICY}">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{title} · isogon</title>
-<style>{STYLE}{ARTICLE_STYLE}{_STYLE}</style>
-</head>
-<body>
-<h1>{title}</h1>
+    body = f"""<h1>{title}</h1>
 <p>Claim: {escape(showing.claim)}</p>
 <ul class="findings"><li class="{_kind(showing.verdict)}"><b>{escape(showing.verdict)}</b>
  {escape(showing.sentence)}</li></ul>
@@ -68,17 +48,8 @@ def exhibit_page_text(showing: Showing) -> str:
 {f"<p>{escape(LEGEND)}</p>" if showing.tables else ""}
 {f'<section class="figures">{places}</section>' if figures else ""}
 {_list("What to know before comparing", showing.notes)}
-{_list("How it was made", [f"{name}: {value}" for name, value in showing.made.items()])}
-{_scripts(figures) if figures else ""}
-</body>
-</html>
-"""
-
-
-def _scripts(figures: Mapping[str, Any]) -> str:
-    return f"""<script>{plotly_script()}</script>
-<script type="application/json" id="figures">{json_text({"figures": figures, "config": PLOTLY_CONFIG})}</script>
-<script>{ARTICLE_SCRIPT}</script>"""
+{_list("How it was made", [f"{name}: {value}" for name, value in showing.made.items()])}"""
+    return article(f"{title} · isogon", body, figures, _STYLE)
 
 
 def _kind(verdict: str) -> str:

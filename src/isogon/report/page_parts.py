@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from isogon.errors import ArgumentError, MissingExtraError
-from isogon.report.drawing import check_target
+from isogon.report.drawing import PLOTLY_CONFIG, check_target
 
 # A page may run its own scripts and save its own pictures; the browser blocks everything else.
 POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
@@ -28,6 +29,36 @@ def plotly_script() -> str:
     return str(get_plotlyjs())
 
 
+def document(title: str, body: str, style: str) -> str:
+    """A whole page with this markup as its body; `title` is escaped already."""
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{POLICY}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title}</title>
+<style>{STYLE}{style}</style>
+</head>
+<body>
+{body}
+</body>
+</html>
+"""
+
+
+def article(title: str, body: str, figures: Mapping[str, Any], style: str) -> str:
+    """A page of text in which each of the `figures` (as Plotly takes them) is drawn at the place of its name."""
+    scripts = ""
+    if figures:
+        data = json_text({"figures": figures, "config": PLOTLY_CONFIG})
+        scripts = f"""
+<script>{plotly_script()}</script>
+<script type="application/json" id="figures">{data}</script>
+<script>{_ARTICLE_SCRIPT}</script>"""
+    return document(title, body + scripts, _ARTICLE_STYLE + style)
+
+
 def write_html(text: str, path: str | os.PathLike[str], *, name: str = "path") -> Path:
     """Write a page to `path`; `name` is what a refusal calls it."""
     target = check_target(name, path, [".html"])
@@ -38,14 +69,14 @@ def write_html(text: str, path: str | os.PathLike[str], *, name: str = "path") -
     return target
 
 
-#: for pages that are texts with figures between them
-ARTICLE_STYLE = """
+# For pages that are texts with figures between them.
+_ARTICLE_STYLE = """
 table { border-collapse: collapse; font-size: .9rem; }
 th, td { padding: .15rem .8rem .15rem 0; text-align: right; border-bottom: 1px solid #e6e9ee; }
 pre { padding: .6rem .8rem; background: #f7f9fb; overflow-x: auto; font-size: .85rem; }
 """
-#: draws each figure of the element `figures` at the place that has its name
-ARTICLE_SCRIPT = """
+# Draws each figure of the element `figures` at the place that has its name.
+_ARTICLE_SCRIPT = """
 "use strict";
 const page = JSON.parse(document.getElementById("figures").textContent);
 for (const [place, figure] of Object.entries(page.figures)) {

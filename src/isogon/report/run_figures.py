@@ -7,7 +7,15 @@ from pathlib import Path
 from typing import Any
 
 from isogon.errors import ArgumentError
-from isogon.report.drawing import STATIC, check_target, new_figure, ordered_colours, save_figure, style_axis
+from isogon.report.drawing import (
+    STATIC,
+    check_target,
+    new_figure,
+    ordered_colours,
+    plain_text,
+    save_figure,
+    style_axis,
+)
 from isogon.report.run_tables import PANELS, Line, RunSummary
 
 #: the joint layer's colour; the others have the palette's
@@ -55,13 +63,13 @@ def draw_run(run: RunSummary, path: str | os.PathLike[str], *, name: str = "path
         named = [layer for layer in named if layer == run.joint]
     figure.legend(
         [handles[layer] for layer in named],
-        [_plain(layer) for layer in named],
+        [plain_text(layer) for layer in named],
         loc="outside lower center",
         ncols=max(1, min(4, _LEGEND_LETTERS // max(map(len, named), default=1))),
         frameon=False,
         fontsize=9,
     )
-    figure.suptitle(_plain(f"{run.name}: {_caption(run)}"), fontsize=11)
+    figure.suptitle(plain_text(f"{run.name}: {_caption(run)}"), fontsize=11)
     try:
         save_figure(figure, target)
     except OSError as error:
@@ -77,9 +85,9 @@ def metric_colours(run: RunSummary) -> list[str]:
 def _draw_metrics(axes: dict[str, Any], run: RunSummary) -> None:
     for line, colour in zip(run.metrics, metric_colours(run), strict=True):
         marker = "o" if len(line.value) == 1 else None
-        axes[line.kind].plot(line.step, line.value, color=colour, marker=marker, label=_plain(line.name))
+        axes[line.kind].plot(line.step, line.value, color=colour, marker=marker, label=plain_text(line.name))
     for kind, ax in axes.items():
-        style_axis(ax, _plain(kind), "step", log=False)
+        style_axis(ax, plain_text(kind), "step", log=False)
         ax.legend(frameon=False, fontsize=9)
 
 
@@ -102,9 +110,3 @@ def _caption(run: RunSummary) -> str:
     if len(run.layers) > _MOST_NAMED:
         parts.append("layers from the first (dark) to the last (bright)")
     return ", ".join(parts)
-
-
-def _plain(text: str) -> str:
-    """`text` as matplotlib shows it unchanged: no formula between dollars, no label hidden by its underscore."""
-    escaped = text.replace("$", r"\$")
-    return f" {escaped}" if escaped.startswith("_") else escaped

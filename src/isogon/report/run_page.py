@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from isogon.report.drawing import PLOTLY_CONFIG
-from isogon.report.page_parts import POLICY, SCRIPT, STYLE, json_text, plotly_script, write_html
+from isogon.report.page_parts import SCRIPT, document, json_text, plotly_script, write_html
 from isogon.report.run_figures import layer_colours, metric_colours
 from isogon.report.run_tables import PANELS, Line, Mark, RunSummary
 
@@ -32,17 +32,7 @@ def page_text(run: RunSummary) -> str:
     """The whole page, plotly.js within."""
     plotly = plotly_script()
     title = escape(run.name)
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{POLICY}">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{title} · isogon</title>
-<style>{STYLE}</style>
-</head>
-<body>
-<header><h1>{title}</h1><div class="recipe">{_recipe(run)}</div></header>
+    body = f"""<header><h1>{title}</h1><div class="recipe">{_recipe(run)}</div></header>
 <section><h2>Findings</h2><ul class="findings">{_findings(run)}</ul></section>
 <main>
 <aside><h2>Layers</h2>
@@ -57,10 +47,8 @@ def page_text(run: RunSummary) -> str:
 Click a name above the panels to hide its lines, drag to zoom, double-click to return.</footer>
 <script>{plotly}</script>
 <script type="application/json" id="run">{json_text(figure_data(run))}</script>
-<script>{SCRIPT}</script>
-</body>
-</html>
-"""
+<script>{SCRIPT}</script>"""
+    return document(f"{title} · isogon", body, "")
 
 
 def figure_data(run: RunSummary) -> dict[str, Any]:

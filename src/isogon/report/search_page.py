@@ -12,16 +12,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from isogon.report.drawing import PLOTLY_CONFIG
-from isogon.report.page_parts import (
-    ARTICLE_SCRIPT,
-    ARTICLE_STYLE,
-    POLICY,
-    STYLE,
-    json_text,
-    plotly_script,
-    write_html,
-)
+from isogon.report.page_parts import article, write_html
 from isogon.report.search_figures import accuracy_figure, angle_figure, cost_figure, trend_figure
 
 if TYPE_CHECKING:
@@ -48,28 +39,17 @@ def write_search_page(
 
 def search_text(outcome: Outcome, folder: str | os.PathLike[str], *, study_file: str | None = None) -> str:
     """The whole page, plotly.js within."""
-    from isogon.search.ledger import without_passwords
-    from isogon.search.running import TRIALS
+    from isogon.search.storage import without_passwords
+    from isogon.search.study_folder import TRIALS
     from isogon.search.words import cost_sentence, loss_sentence, remarks, trend_sentence
 
-    plotly = plotly_script()
     angles = angle_figure(outcome, Path(folder) / TRIALS)
     figures = {"accuracies": accuracy_figure(outcome), "trend": trend_figure(outcome), "cost": cost_figure(outcome)}
     if angles is not None:
         figures["angles"] = angles
     title = escape(f"Search in {Path(folder).resolve().name}")
     study = study_file if study_file is not None else json.dumps(outcome.study.model_dump(mode="json"), indent=2)
-    return f"""<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="{POLICY}">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{title} · isogon</title>
-<style>{STYLE}{ARTICLE_STYLE}{_STYLE}</style>
-</head>
-<body>
-<h1>{title}</h1>
+    body = f"""<h1>{title}</h1>
 <div class="recipe">{_recipe(outcome)}</div>
 <section><h2>What was found</h2><ul class="findings">{_findings(outcome, remarks(outcome))}</ul></section>
 <section><h2>Accuracy against the tuning factor</h2>
@@ -84,13 +64,8 @@ were lost. {escape(loss_sentence(outcome))}</p></section>
 <section><h2>Cost</h2><div id="cost"></div><p>{escape(cost_sentence(outcome))}</p></section>
 <section><h2>Trials</h2>{_trials(outcome)}</section>
 <section><h2>The study file</h2><pre id="study">{escape(without_passwords(study))}</pre></section>
-<footer>Drag in a figure to zoom, double-click to return, click a name to hide its line.</footer>
-<script>{plotly}</script>
-<script type="application/json" id="figures">{json_text({"figures": figures, "config": PLOTLY_CONFIG})}</script>
-<script>{ARTICLE_SCRIPT}</script>
-</body>
-</html>
-"""
+<footer>Drag in a figure to zoom, double-click to return, click a name to hide its line.</footer>"""
+    return article(f"{title} · isogon", body, figures, _STYLE)
 
 
 def _recipe(outcome: Outcome) -> str:
