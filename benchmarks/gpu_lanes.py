@@ -1,6 +1,6 @@
 """Images per second of many trainings at once on one GPU: lanes against a plain loop, a graph, and a compiled graph.
 
-    python benchmarks/gpu_lanes.py [--only resnet18] [--seconds 4] [--json FILE] [--profile FILE]
+    python benchmarks/gpu_lanes.py [--only resnet18] [--styles lanes] [--seconds 4] [--monitor] [--json FILE]
 
 All styles train the same networks (scale-invariant "affine", ghost batches of 64 where the batch allows) on random
 images of the real shape, with crops and mirrors, SGD with momentum and weight decay, in bfloat16 and channels-last:

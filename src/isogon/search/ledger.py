@@ -20,7 +20,6 @@ from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
 from isogon.errors import IsogonError, MissingExtraError
 from isogon.search.storage import Heart, Storage, Tell
-from isogon.search.storage import without_passwords as without_passwords
 
 try:
     import optuna

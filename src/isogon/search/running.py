@@ -19,8 +19,7 @@ from isogon.search.objective import find_objective
 from isogon.search.outcome import Outcome
 from isogon.search.proposals import Tried, propose
 from isogon.search.study import Study
-from isogon.search.study_folder import TRIALS as TRIALS
-from isogon.search.study_folder import forget, opened
+from isogon.search.study_folder import TRIALS, forget, opened
 from isogon.search.trend import transfer_trend
 from isogon.search.words import last_line, lost_counts
 
