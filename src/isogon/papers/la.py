@@ -13,16 +13,15 @@ import pandas as pd
 from isogon.lab import Config, Run
 from isogon.lab.plans import phases_name, schedule_of
 from isogon.papers.experiment import Experiment, Judgement, Options, Planned, Scale, curves
+from isogon.papers.gaps import Gap, worst
 from isogon.papers.la_curves import (
     TOLERANCE,
-    Gap,
     accuracy_figures,
     better_at_the_end,
     figure,
     gap,
     same_curves,
     together,
-    worst,
 )
 from isogon.papers.la_degrees import DEGREES
 from isogon.papers.la_toy import TOY

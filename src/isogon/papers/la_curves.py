@@ -5,12 +5,12 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
-from isogon.papers.experiment import Judgement, Verdict
+from isogon.papers.experiment import Judgement
+from isogon.papers.gaps import UNKNOWN, Gap, points, worst
 from isogon.report.exhibits import FigureExhibit, Line
 
 #: a curve is compared in so many parts of the run: single epochs at a high rate are noise
@@ -18,41 +18,6 @@ PARTS = 8
 #: two curves are the same when they differ by no more than this share of right answers: over the whole run (of the
 #: training set), and at the end (of the test set)
 TOLERANCE, END_TOLERANCE = 0.02, 0.01
-# Student's 97.5 % quantile for 1, 2, … degrees of freedom; beyond, that of the normal law will do.
-_QUANTILES = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13, 2.0)
-
-
-@dataclass(frozen=True)
-class Gap:
-    """A difference, its standard error, NaN where it cannot be told, and the degrees of freedom of that."""
-
-    size: float
-    error: float
-    freedom: int
-
-    @property
-    def margin(self) -> float:
-        """Half the width of the 95 % interval (Student's)."""
-        return self.error * (_QUANTILES[min(self.freedom, len(_QUANTILES)) - 1] if self.freedom else math.nan)
-
-    def within(self, tolerance: float) -> Verdict:
-        """`holds` when |gap| is at most the tolerance anywhere in its interval, `fails` when nowhere."""
-        if not math.isfinite(self.size + self.margin):
-            return "undecided"
-        if abs(self.size) + self.margin <= tolerance:
-            return "holds"
-        return "fails" if abs(self.size) - self.margin > tolerance else "undecided"
-
-    def above(self, least: float = 0.0) -> Verdict:
-        """`holds` when the gap exceeds `least` anywhere in its interval, `fails` when nowhere."""
-        if not math.isfinite(self.size + self.margin):
-            return "undecided"
-        if self.size - self.margin > least:
-            return "holds"
-        return "fails" if self.size + self.margin < least else "undecided"
-
-
-UNKNOWN = Gap(math.nan, math.nan, 0)
 
 
 def mean_of(values: pd.Series[float]) -> Gap:
@@ -84,7 +49,7 @@ def curve_gap(table: pd.DataFrame, first: str, second: str, column: str = "train
     gaps = [gap(table, first, second, column, (low, high)) for low, high in itertools.pairwise(edges)]
     if not gaps:
         return UNKNOWN
-    freedom = sum(one.freedom for one in gaps)
+    freedom = sum(one.freedom or 0 for one in gaps)
     return Gap(_rms([one.size for one in gaps]), _rms([one.error for one in gaps]), freedom)
 
 
@@ -99,30 +64,24 @@ def same_curves(table: pd.DataFrame, first: str, second: str, *, ends: bool = Tr
     whole, end = curve_gap(table, first, second), end_gap(table, first, second)
     numbers = {f"{first} − {second}: curve": whole.size, f"{first} − {second}: curve, error": whole.error}
     verdicts = [whole.within(TOLERANCE)]
-    sentence = f"{first} and {second} differ by {_points(whole)} along the run"
+    sentence = f"{first} and {second} differ by {points(whole)} along the run"
     if ends:
         numbers |= {f"{first} − {second}: end": end.size, f"{first} − {second}: end, error": end.error}
         verdicts.append(end.within(END_TOLERANCE))
-        sentence += f" and by {_points(end)} at its end"
+        sentence += f" and by {points(end)} at its end"
     return Judgement(worst(verdicts), sentence, numbers)
 
 
 def better_at_the_end(table: pd.DataFrame, better: str, worse: str) -> Judgement:
     end = end_gap(table, better, worse)
     numbers = {f"{better} − {worse}: end": end.size, f"{better} − {worse}: end, error": end.error}
-    return Judgement(end.above(), f"{better} ends {_points(end)} above {worse}", numbers)
+    return Judgement(end.above(), f"{better} ends {points(end)} above {worse}", numbers)
 
 
 def together(*parts: Judgement) -> Judgement:
     """All parts of a claim: one that fails decides, then one that is undecided."""
     numbers = {name: value for part in parts for name, value in part.numbers.items()}
     return Judgement(worst([part.verdict for part in parts]), "; ".join(part.sentence for part in parts) + ".", numbers)
-
-
-def worst(verdicts: Sequence[Verdict]) -> Verdict:
-    if "fails" in verdicts:
-        return "fails"
-    return "undecided" if "undecided" in verdicts or not verdicts else "holds"
 
 
 def figure(
@@ -148,7 +107,3 @@ def _length(table: pd.DataFrame) -> int:
 
 def _rms(values: Sequence[float]) -> float:
     return math.sqrt(sum(value**2 for value in values) / len(values))
-
-
-def _points(found: Gap) -> str:
-    return f"{100 * found.size:.2f} ± {100 * found.error:.2f} points"

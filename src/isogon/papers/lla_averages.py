@@ -16,7 +16,8 @@ from isogon.lab.evaluation import evaluate
 from isogon.lab.training import default_device
 from isogon.lab.trial import Trial
 from isogon.papers.experiment import Experiment, Judgement, Options, Scale, Verdict
-from isogon.papers.lla_judging import Gap, numbers_of, points, together, too_little
+from isogon.papers.gaps import Gap, points, worst
+from isogon.papers.lla_judging import numbers_of, too_little
 from isogon.papers.lla_setup import CHOICES, config, decay_of
 from isogon.report.exhibits import Exhibit, FigureExhibit, Line
 
@@ -107,7 +108,7 @@ def judge_pairs(table: pd.DataFrame) -> Judgement:
     rank = float(apart.corr(table["distance"], method="spearman"))
     grows: Verdict = "holds" if far > near and rank > 0 else "fails"
     large: Verdict = "holds" if ratio >= _OF_ITS_SIZE else "fails" if ratio < _SMALL else "undecided"
-    verdict = together([gain.above(), grows, large])
+    verdict = worst([gain.above(), grows, large])
     sentence = (
         f"Averages gain {points(gain)} (worst {100 * gains.min():.2f}); distances go from {near:.3g} to {far:.3g}, "
         f"at most {ratio:.2f} of the norm."

@@ -8,7 +8,8 @@ import numpy as np
 import pandas as pd
 
 from isogon.papers.experiment import Experiment, Judgement, Options, Planned, Scale, Verdict, curves
-from isogon.papers.lla_judging import Gap, finished, panels, together, too_little
+from isogon.papers.gaps import Gap, worst
+from isogon.papers.lla_judging import finished, panels, too_little
 from isogon.papers.lla_setup import CHOICES, planned, scheduled, seeds_of
 from isogon.report.exhibits import Exhibit, FigureExhibit, Line
 
@@ -83,7 +84,7 @@ def judge_full_batch(table: pd.DataFrame) -> Judgement:
     on, off = (float(np.mean([count[place] for count in counts])) for place in (1, 2))
     noise = float(np.std([count[1] for count in counts])) / math.sqrt(len(counts))
     # Twice or more is "again and again"; once may be an accident.
-    verdict = together([Gap(on, noise).above(1), "holds" if off == 0 else "fails"])
+    verdict = worst([Gap(on, noise).above(1), "holds" if off == 0 else "fails"])
     if on == 1 and off == 0:
         verdict = "undecided"
     sentence = f"All training images right was lost again {on:g} times with weight decay and {off:g} times without."
@@ -113,7 +114,7 @@ def judge_figure_5(table: pd.DataFrame) -> Judgement:
     judges = {"a": judge_toy, "bc": judge_full_batch}
     parts = [judge(table[table["panel"] == panel]) for panel, judge in judges.items() if panel in set(table["panel"])]
     numbers = {name: value for part in parts for name, value in part.numbers.items()}
-    return Judgement(together(part.verdict for part in parts), " ".join(part.sentence for part in parts), numbers)
+    return Judgement(worst(part.verdict for part in parts), " ".join(part.sentence for part in parts), numbers)
 
 
 def show_figure_5(table: pd.DataFrame) -> list[Exhibit]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
 
-from isogon.papers.experiment import Judgement, Verdict
+from isogon.papers.experiment import Judgement
+from isogon.papers.gaps import UNKNOWN, Gap
 from isogon.report.exhibits import FigureExhibit, Line
 
 #: quantities that agree: accuracies within a point, effective learning rates within 10 %
@@ -23,32 +23,6 @@ PANELS = {
     "norm": ("‖w‖", True),
     "effective_lr": ("effective learning rate η/‖w‖²", True),
 }
-
-
-@dataclass(frozen=True)
-class Gap:
-    """A difference and its standard error."""
-
-    size: float
-    error: float
-
-    def within(self, tolerance: float) -> Verdict:
-        """`holds` when it is at most the tolerance either way, two errors allowed for, `fails` when surely more."""
-        low, high = abs(self.size) - 2 * self.error, abs(self.size) + 2 * self.error
-        return "holds" if high <= tolerance else "fails" if low > tolerance else "undecided"
-
-    def above(self, least: float = 0.0) -> Verdict:
-        """`holds` when it exceeds `least` by two errors, `fails` when it falls short by as much."""
-        low, high = self.size - 2 * self.error, self.size + 2 * self.error
-        return "holds" if low > least else "fails" if high < least else "undecided"
-
-
-def together(verdicts: Iterable[Verdict]) -> Verdict:
-    """`fails` when one fails, `holds` when all hold."""
-    found = list(verdicts)
-    if "fails" in found:
-        return "fails"
-    return "holds" if found and all(one == "holds" for one in found) else "undecided"
 
 
 def too_little(what: str) -> Judgement:
@@ -76,7 +50,7 @@ def spread(table: pd.DataFrame, quantity: str) -> Gap:
     """Largest less smallest of the columns' levels; twice its error is the range that chance alone seldom exceeds."""
     found = levels(table, quantity)
     if len(found) < 2:
-        return Gap(math.nan, math.nan)
+        return UNKNOWN
     one = math.sqrt(float(np.mean(np.square(found["error"]))))
     return Gap(float(np.ptp(found["mean"])), _HALF_RANGE[min(len(found), max(_HALF_RANGE))] * one)
 
@@ -86,7 +60,7 @@ def lead(table: pd.DataFrame, first: str, second: str, quantity: str) -> Gap:
     found = levels(table, quantity)
     means, errors = found["mean"].to_dict(), found["error"].to_dict()
     if first not in means or second not in means:
-        return Gap(math.nan, math.nan)
+        return UNKNOWN
     return Gap(means[first] - means[second], math.hypot(errors[first], errors[second]))
 
 
@@ -121,11 +95,6 @@ def lines(table: pd.DataFrame, x: str, y: str, by: str = "column") -> list[Line]
         for name, rows in shown.groupby(by, sort=False)
         for means in [rows.groupby(x)[y].mean()]
     ]
-
-
-def points(gap: Gap) -> str:
-    """A difference of accuracies in percentage points."""
-    return f"{100 * gap.size:.2f} ± {100 * gap.error:.2f} points"
 
 
 def numbers_of(gaps: Mapping[str, Gap]) -> dict[str, float]:

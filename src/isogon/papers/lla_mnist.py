@@ -14,7 +14,8 @@ from isogon.dynamics import ensembles
 from isogon.lab import Config, Run
 from isogon.lab.plans import phases_name
 from isogon.papers.experiment import Experiment, Judgement, Options, Planned, Scale, Verdict
-from isogon.papers.lla_judging import Gap, endings, finished, lines, numbers_of, points, spread, together, too_little
+from isogon.papers.gaps import Gap, points, worst
+from isogon.papers.lla_judging import endings, finished, lines, numbers_of, spread, too_little
 from isogon.papers.lla_setup import planned, seeds_of
 from isogon.report.exhibits import Exhibit, FigureExhibit, Line
 
@@ -145,7 +146,7 @@ def judge_variations(first: str, table: pd.DataFrame) -> Judgement:
                 said.append(f"{last:.4f} against {baseline:.4f} ({name})")
     if not said:
         return too_little(f"fewer than {_TRIALS} trials of a schedule")
-    return Judgement(together(verdicts), f"Total variation against the sum of errors: {'; '.join(said)}.", numbers)
+    return Judgement(worst(verdicts), f"Total variation against the sum of errors: {'; '.join(said)}.", numbers)
 
 
 def _noise(table: pd.DataFrame, first: str, other: str, stage: int) -> float:
@@ -171,14 +172,14 @@ def judge_errors(table: pd.DataFrame) -> Judgement:
         for when, rows in (("in equilibrium", settled), ("at the end", endings(runs)))
     }
     said = ", ".join(f"{name} {points(gap)}" for name, gap in gaps.items())
-    verdict = together(gap.within(_TOLERANCE) for gap in gaps.values())
+    verdict = worst(gap.within(_TOLERANCE) for gap in gaps.values())
     return Judgement(verdict, f"The schedules span: {said}.", numbers_of(gaps))
 
 
 def judge_figure_3(table: pd.DataFrame) -> Judgement:
     parts = judge_errors(table), judge_variations(CONST, table)
     return Judgement(
-        together(part.verdict for part in parts),
+        worst(part.verdict for part in parts),
         " ".join(part.sentence for part in parts),
         {**parts[0].numbers, **parts[1].numbers},
     )

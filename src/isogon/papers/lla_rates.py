@@ -12,18 +12,16 @@ import pandas as pd
 
 from isogon.lab import Config
 from isogon.papers.experiment import Experiment, Judgement, Label, Options, Planned, Scale, Verdict, curves
+from isogon.papers.gaps import Gap, points, worst
 from isogon.papers.lla_judging import (
     ACCURACY_TOLERANCE,
-    Gap,
     endings,
     finished,
     lead,
     levels,
     numbers_of,
     panels,
-    points,
     spread,
-    together,
     too_little,
 )
 from isogon.papers.lla_setup import CHOICES, config, decay_of, planned, seeds_of
@@ -109,7 +107,7 @@ def judge_small_rate(table: pd.DataFrame) -> Judgement:
     baseline = float(levels(endings(runs), "test_accuracy")["mean"][BASELINE])
     there = runs[runs["test_accuracy"] >= baseline - ACCURACY_TOLERANCE].groupby("column")["epoch"].min()
     first, second = (float(there.get(column, math.inf)) for column in (BASELINE, SMALL))
-    verdict = together([short, "holds" if second > first else "fails"])
+    verdict = worst([short, "holds" if second > first else "fails"])
     sentence = (
         f"The small rate alone ends {points(ends)} above the baseline, whose level it reaches at epoch {second:g}"
     )
@@ -144,7 +142,7 @@ def judge_figure_2(table: pd.DataFrame) -> Judgement:
     present = set(table["panel"]) if "panel" in table else set(found)
     parts = [judgement for panel, judgement in found.items() if panel in present]
     numbers = {name: value for part in parts for name, value in part.numbers.items()}
-    return Judgement(together(part.verdict for part in parts), " ".join(part.sentence for part in parts), numbers)
+    return Judgement(worst(part.verdict for part in parts), " ".join(part.sentence for part in parts), numbers)
 
 
 def show_figure_2(title: str, table: pd.DataFrame) -> list[Exhibit]:
@@ -210,7 +208,7 @@ def judge_starts(table: pd.DataFrame) -> Judgement:
         f"With a large rate and decay the starts end within {points(alike)}{lost}; at a small rate the worst is "
         f"{points(behind[0])} (large decay) and {points(behind[1])} (small) behind Kaiming."
     )
-    return Judgement(together(verdicts), sentence, {**numbers, **numbers_of(gaps)})
+    return Judgement(worst(verdicts), sentence, {**numbers, **numbers_of(gaps)})
 
 
 def _behind(ends: pd.DataFrame, setting: str) -> Gap:

@@ -10,7 +10,8 @@ import pandas as pd
 
 from isogon.lab import Config, Run
 from isogon.papers.experiment import Experiment, Judgement, Label, Options, Planned, Scale
-from isogon.papers.lla_judging import Gap, numbers_of, too_little
+from isogon.papers.gaps import Gap
+from isogon.papers.lla_judging import numbers_of, too_little
 from isogon.papers.lla_setup import CHOICES, decay_of, planned, scheduled, seeds_of
 from isogon.report.exhibits import Exhibit, FigureExhibit, Line
 from isogon.theory.diffusion import inverse_square_rate

@@ -13,18 +13,16 @@ import pandas as pd
 from isogon.lab import Config
 from isogon.lab.plans import schedule_of
 from isogon.papers.experiment import Experiment, Judgement, Options, Planned, Scale, curves
+from isogon.papers.gaps import Gap, points, worst
 from isogon.papers.lla_judging import (
     ACCURACY_TOLERANCE,
     RATE_TOLERANCE,
-    Gap,
     endings,
     finished,
     lead,
     numbers_of,
     panels,
-    points,
     spread,
-    together,
     too_little,
 )
 from isogon.papers.lla_setup import CHOICES, LR, WEIGHT_DECAY, decay_of, planned, scheduled, seeds_of
@@ -102,9 +100,7 @@ def judge_merged(table: pd.DataFrame) -> Judgement:
     }
     before = spread(apart, "log_rate").size
     accuracy, rate, end = gaps.values()
-    verdict = together(
-        [accuracy.within(ACCURACY_TOLERANCE), rate.within(RATE_TOLERANCE), end.within(ACCURACY_TOLERANCE)]
-    )
+    verdict = worst([accuracy.within(ACCURACY_TOLERANCE), rate.within(RATE_TOLERANCE), end.within(ACCURACY_TOLERANCE)])
     sentence = (
         f"After the switch the {runs['column'].nunique()} schedules span {points(accuracy)} of test accuracy and a "
         f"factor of {np.exp(rate.size):.3f} in effective rate ({np.exp(before):.2f} before); at the end {points(end)}."
@@ -215,7 +211,7 @@ def judge_halvings(table: pd.DataFrame) -> Judgement:
     best = runs.loc[runs.groupby(["column", "seed"])["test_accuracy"].idxmax()]
     late = float((best["epoch"] >= best["end"]).mean())
     end = lead(endings(runs), "LR halved", "WD halved", "test_accuracy")
-    verdict = together(
+    verdict = worst(
         [
             rate.within(RATE_TOLERANCE),
             accuracy.within(2 * ACCURACY_TOLERANCE),

@@ -21,7 +21,8 @@ from isogon.lab import Config
 from isogon.lab.training import default_device
 from isogon.lab.trial import Trial
 from isogon.papers.experiment import Experiment, Judgement, Options, Scale
-from isogon.papers.la_curves import Gap, mean_of, together
+from isogon.papers.gaps import Gap
+from isogon.papers.la_curves import mean_of, together
 from isogon.papers.smd_motion import FIRST_STAGE
 from isogon.papers.smd_settings import CIFAR, IMAGENET, IMAGENET_SAMPLES, NO_IMAGENET, TINY
 from isogon.recipe import Recipe
