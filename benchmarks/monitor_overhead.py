@@ -77,11 +77,12 @@ class Loop:
         return (statistics.median(measured) - usual) / every
 
     def fetch(self) -> float:
-        """Make the rows of all that was measured; the seconds for each step trained."""
+        """Make the rows of all that was measured; the seconds for each step trained since the last time."""
         start = clock(self.device)
         if self.monitor is not None:
             self.monitor.flush()
-        return (clock(self.device) - start) / self.steps
+        taken, self.steps = (clock(self.device) - start) / self.steps, 0
+        return taken
 
 
 def clock(device: torch.device) -> float:
@@ -119,8 +120,10 @@ def main() -> None:
         order = list(loops)
         for every in order[repeat % len(order) :] + order[: repeat % len(order)]:
             taken = loops[every].turn()
-            if repeat:  # the first turn warms up
+            if repeat:
                 times[every].append(taken)
+            else:  # the first turn warms up
+                loops[every].fetch()
     rows = {every: loops[every].fetch() for every in EVERY}
     bare = statistics.median(times[None])
     print(f"bare loop: {1e3 * bare:.2f} ms a step")

@@ -1,16 +1,15 @@
 """The sums of `sums.Sums` on a CUDA device, by one Triton kernel before a step and one after it.
 
 An eager training step of a small network is bound by the launching of kernels, so a monitor that measures every step
-should launch few: here each number is read once on either side of the step. Addresses travel in a table, because the
-gradients may lie somewhere else as soon as `zero_grad` has let them go. The chunks' sums meet in float64 in whatever
-order they come, so that two runs may differ in their last bits.
+should launch few: here each number is read once on either side of the step. Addresses travel in tables, those of the
+gradients in one of their own, because they lie somewhere else as soon as `zero_grad` has let them go. The chunks' sums
+meet in float64 in whatever order they come, so that two runs may differ in their last bits.
 """
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from operator import is_
+from operator import attrgetter, is_
 from typing import Any
 
 import torch
@@ -19,16 +18,15 @@ import triton.language as tl
 
 from isogon.dynamics.sums import ListCopies, Optional, Tensors
 
+_DTYPE = attrgetter("dtype")
 # Elements that one program adds up.
 _CHUNK = 4096
 _TYPES = {torch.float64: tl.float64, torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
-# Tables of addresses kept: sending one takes longer than all the rest.
-_MOST_TABLES = 64
 # Measurements for which zeros are made at once.
 _ZEROS = 32
 
-# A table of addresses has four rows: weights, gradients, momentum buffers, copy. `places` has for each chunk its
-# tensor, where in that it starts, and the tensor's length.
+# A table of addresses has three rows: weights, momentum buffers, copy; `gradients` is one of its own. `places` has for
+# each chunk its tensor, where in that it starts, and the tensor's length.
 
 
 @triton.jit
@@ -39,18 +37,27 @@ def _values(address, offsets, length, KIND: tl.constexpr):
 
 
 @triton.jit
-def _before(addresses, places, out, KIND: tl.constexpr, WIDE: tl.constexpr, TENSORS: tl.constexpr, CHUNK: tl.constexpr):
+def _before(
+    addresses,
+    gradients,
+    places,
+    out,
+    KIND: tl.constexpr,
+    WIDE: tl.constexpr,
+    TENSORS: tl.constexpr,
+    CHUNK: tl.constexpr,
+):
     """Of one chunk, copy the weights w, and add w², g², wg and vg to the rows 0, 1, 3, 4 of `out`."""
     chunk = tl.program_id(0)
     tensor = tl.load(places + 3 * chunk)
     offsets = tl.load(places + 3 * chunk + 1) + tl.arange(0, CHUNK)
     length = tl.load(places + 3 * chunk + 2)
     kept = _values(tl.load(addresses + tensor), offsets, length, KIND)
-    copy = tl.load(addresses + 3 * TENSORS + tensor).to(tl.pointer_type(KIND))
+    copy = tl.load(addresses + 2 * TENSORS + tensor).to(tl.pointer_type(KIND))
     tl.store(copy + offsets, kept, mask=offsets < length)
     w = kept.to(WIDE)
-    g = _values(tl.load(addresses + TENSORS + tensor), offsets, length, KIND).to(WIDE)
-    v = _values(tl.load(addresses + 2 * TENSORS + tensor), offsets, length, KIND).to(WIDE)
+    g = _values(tl.load(gradients + tensor), offsets, length, KIND).to(WIDE)
+    v = _values(tl.load(addresses + TENSORS + tensor), offsets, length, KIND).to(WIDE)
     tl.atomic_add(out + tensor, tl.sum(w * w, 0).to(tl.float64))
     tl.atomic_add(out + TENSORS + tensor, tl.sum(g * g, 0).to(tl.float64))
     tl.atomic_add(out + 3 * TENSORS + tensor, tl.sum(w * g, 0).to(tl.float64))
@@ -74,7 +81,7 @@ def _after(
     offsets = tl.load(places + 3 * chunk + 1) + tl.arange(0, CHUNK)
     length = tl.load(places + 3 * chunk + 2)
     b = _values(tl.load(addresses + tensor), offsets, length, KIND).to(WIDE)
-    change = _values(tl.load(addresses + 3 * TENSORS + tensor), offsets, length, KIND).to(WIDE) - b
+    change = _values(tl.load(addresses + 2 * TENSORS + tensor), offsets, length, KIND).to(WIDE) - b
     tl.atomic_add(out + 2 * TENSORS + tensor, tl.sum(change * change, 0).to(tl.float64))
     tl.atomic_add(out + 5 * TENSORS + tensor, tl.sum(change * b, 0).to(tl.float64))
     if EPOCH:
@@ -126,41 +133,45 @@ class FusedSums(ListCopies):
         self._sum_before = _Launch(_before, len(self._places), constants)
         self._sum_step = _Launch(_after, len(self._places), {**constants, "EPOCH": False})
         self._sum_epoch = _Launch(_after, len(self._places), {**constants, "EPOCH": True})
-        self._weights: list[int] = []
-        self._tables: OrderedDict[tuple[int, ...], torch.Tensor] = OrderedDict()
         self._zeros: list[torch.Tensor] = []
-        # Tensors that are usually those of the last time, with their addresses.
-        self._buffers: tuple[Optional, tuple[int, ...]] = ([], ())
-        self._copy: tuple[Tensors, tuple[int, ...]] = ([], ())
-        # Gradients laid out anew, whose memory must stay theirs until the kernel is launched.
-        self._held: Optional = []
+        # The last table of addresses, and what it was made of: usually that of the next time too.
+        self._weights: list[int] = []
+        self._buffers: Optional = []
+        self._copy: Tensors = []
+        self._addresses = torch.empty(0)
+        # What the gradients and buffers of the last time were laid out like.
+        self._layouts: list[Any] = []
+        # Gradients and buffers laid out anew, whose memory must stay theirs until the kernel is launched.
+        self._held: tuple[Optional, Optional] = [], []
         self.epoch(self.copy())  # compiles now; where it cannot, the caller takes another way
 
     def before(self, into: Before | None, gradients: Optional, buffers: Optional) -> Before:
         copy = [torch.empty_like(p) for p in self._parameters] if into is None else into[0]
-        sums, addresses = self._sums(), self._addresses(gradients, buffers or self._none, copy)
-        self._launch(self._sum_before, addresses, sums)
+        sums, addresses = self._sums(), self._table(buffers or self._none, copy)
+        gradients = self._alike(gradients)
+        self._held = gradients, self._held[1]
+        self._launch(self._sum_before, addresses, self._sent(_pointers(gradients)), self._places, sums)
         return copy, sums, addresses
 
     def step(self, before: Before) -> torch.Tensor:
         copy, sums, addresses = before
         # Some optimizers put new tensors in the place of the weights.
         if _pointers(self._parameters) != self._weights:
-            addresses = self._addresses(self._none, self._none, copy)
-        self._launch(self._sum_step, addresses, sums)
+            addresses = self._table(self._none, copy)
+        self._launch(self._sum_step, addresses, self._places, sums)
         return sums
 
     def epoch(self, copy: Tensors) -> torch.Tensor:
         sums = self._sums()
-        self._launch(self._sum_epoch, self._addresses(self._none, self._none, copy), sums)
+        self._launch(self._sum_epoch, self._table(self._none, copy), self._places, sums)
         return sums[[0, 2, 5]]
 
-    def _launch(self, kernel: _Launch, addresses: torch.Tensor, sums: torch.Tensor) -> None:
+    def _launch(self, kernel: _Launch, *tensors: torch.Tensor) -> None:
         if torch.cuda.current_device() == self._device.index:
-            kernel(addresses, self._places, sums)
+            kernel(*tensors)
         else:
             with torch.cuda.device(self._device):
-                kernel(addresses, self._places, sums)
+                kernel(*tensors)
 
     def _sums(self) -> torch.Tensor:
         """Zeros for one measurement."""
@@ -169,38 +180,32 @@ class FusedSums(ListCopies):
             self._zeros = list(block.unbind())
         return self._zeros.pop()
 
-    def _addresses(self, gradients: Optional, buffers: Optional, copy: Tensors) -> torch.Tensor:
-        """The addresses on the device; the same few come again and again, as memory is given out in the same order."""
-        self._weights = _pointers(self._parameters)
-        if copy is not self._copy[0]:
-            self._copy = copy, tuple(_pointers(copy))
-        if len(self._buffers[0]) != len(buffers) or not all(map(is_, buffers, self._buffers[0])):
-            buffers = self._alike(buffers)
-            self._buffers = buffers, tuple(_pointers(buffers))
-        now = (*self._weights, *self._buffers[1], *self._copy[1], *_pointers(gradients))
-        table = self._tables.get(now)
-        # Where all addresses are known, so are the layouts: a gradient has that of its weight unless somebody put
-        # another in its place, and that one lies somewhere else.
-        return self._table(now, gradients) if table is None else table
-
-    def _table(self, now: tuple[int, ...], gradients: Optional) -> torch.Tensor:
-        """A new table of addresses, of gradients that may have to be laid out anew."""
-        alike = self._alike(gradients)
-        weights, buffers, copy, of_gradients = (now[i : i + len(gradients)] for i in range(0, len(now), len(gradients)))
-        rows = (*weights, *(of_gradients if alike is gradients else _pointers(alike)), *buffers, *copy)
-        # From pinned memory, so that nothing waits.
-        table = torch.tensor(rows, pin_memory=self._device.type == "cuda").to(self._device, non_blocking=True)
-        if alike is gradients:
-            while len(self._tables) >= _MOST_TABLES:
-                self._tables.popitem(last=False)
-            self._tables[now] = table
-        self._held = alike
+    def _table(self, buffers: Optional, copy: Tensors) -> torch.Tensor:
+        """The addresses of weights, buffers and copy on the device."""
+        weights = _pointers(self._parameters)
+        if weights == self._weights and copy is self._copy and all(map(is_, buffers, self._buffers)):
+            return self._addresses
+        alike = self._alike(buffers)
+        self._held = self._held[0], alike
+        table = self._sent([*weights, *_pointers(alike), *_pointers(copy)])
+        if alike is buffers:
+            self._weights, self._buffers, self._copy, self._addresses = weights, list(buffers), copy, table
         return table
+
+    def _sent(self, addresses: list[int]) -> torch.Tensor:
+        """The addresses on the device, from pinned memory, so that nothing waits."""
+        here = torch.empty(len(addresses), dtype=torch.int64, pin_memory=self._device.type == "cuda")
+        here.numpy()[:] = addresses
+        return here.to(self._device, non_blocking=True)
 
     def _alike(self, tensors: Optional) -> Optional:
         """The tensors in the types and layouts of the parameters, as they nearly always are."""
+        layouts = _layouts(tensors)
+        if layouts in self._layouts:
+            return tensors
         pairs = list(zip(tensors, self._parameters, strict=True))
         if all(t is None or _same_layout(t, p) for t, p in pairs):
+            self._layouts = [*self._layouts[-1:], layouts]
             return tensors
         return [None if t is None else torch.empty_like(p).copy_(t) for t, p in pairs]
 
@@ -220,6 +225,14 @@ def _pointers(tensors: Sequence[torch.Tensor | None]) -> list[int]:
         return [*map(torch.Tensor.data_ptr, tensors)]  # type: ignore[arg-type]
     except TypeError:
         return [0 if t is None else t.data_ptr() for t in tensors]
+
+
+def _layouts(tensors: Sequence[torch.Tensor | None]) -> list[Any]:
+    """What tells layouts and types apart, as quickly as it can be had."""
+    try:
+        return [*map(torch.Tensor.stride, tensors), *map(_DTYPE, tensors)]  # type: ignore[arg-type]
+    except TypeError:
+        return [None if t is None else (t.stride(), t.dtype) for t in tensors]
 
 
 def _same_layout(tensor: torch.Tensor, parameter: torch.Tensor) -> bool:

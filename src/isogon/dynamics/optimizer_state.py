@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from operator import is_
+from operator import is_, itemgetter
 from typing import Any
 
 import torch
 
 from isogon.errors import ArgumentError
 from isogon.recipe import kind_of_optimizer
+
+_BUFFER = itemgetter("momentum_buffer")
 
 
 @dataclass(frozen=True)
@@ -78,5 +80,8 @@ class MomentumBuffers:
         if len(held) != len(self._known) or not all(map(is_, held, self._known)):
             found = {id(p): state for p, state in self._optimizer.state.items()}
             self._known, self._states = held, [found.get(id(p), {}) for p in self._parameters]
-        buffers = [state.get("momentum_buffer") for state in self._states]
+        try:
+            buffers = [*map(_BUFFER, self._states)]  # a loop in Python would take several times as long
+        except KeyError:
+            buffers = [state.get("momentum_buffer") for state in self._states]
         return buffers if any(v is not None for v in buffers) else []

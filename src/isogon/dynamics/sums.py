@@ -75,6 +75,7 @@ class ListCopies:
     def __init__(self, parameters: Tensors) -> None:
         self._parameters = list(parameters)
 
+    @torch.no_grad()  # a copy that remembers its weights would keep their place in autograd's graph alive
     def copy(self, into: list[torch.Tensor] | None = None) -> list[torch.Tensor]:
         into = [torch.empty_like(p) for p in self._parameters] if into is None else into
         torch._foreach_copy_(into, self._parameters)

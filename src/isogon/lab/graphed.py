@@ -101,7 +101,8 @@ class GraphedTrial:
         try:
             self._recording = _Recording(self.trial, self.stream)
         except Exception as error:  # a network may do things that no graph can hold
-            self._usable, self.refused = False, first_line(error)
+            self._usable, self.refused = False, first_line(_root(error))
+            _end_capture_of_chance(self.trial.device)
 
 
 class _Recording:
@@ -156,6 +157,19 @@ class _Recording:
         self._gradients.replay()
         self.fused.optimizer_step()
         self.fused.go_on()
+
+
+def _root(error: BaseException) -> BaseException:
+    """What went wrong first: a capture that an error cut short ends in another, which only says that."""
+    while error.__context__ is not None:
+        error = error.__context__
+    return error
+
+
+def _end_capture_of_chance(device: torch.device) -> None:
+    """A capture that fails leaves torch's generator waiting for its end, and every later draw would be refused."""
+    generator = torch.cuda.default_generators[torch.cuda.current_device() if device.index is None else device.index]
+    generator.graphsafe_set_state(generator.clone_state())
 
 
 def _state(trial: Trial) -> list[torch.Tensor]:
