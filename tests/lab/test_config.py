@@ -62,6 +62,7 @@ OTHERS = {
     "last_batch": "keep",
     "micro_batch": 64,
     "monitor_every": 0,
+    "test_every": 5,
     "save_predictions": True,
     "save_weights": False,
 }

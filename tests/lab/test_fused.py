@@ -125,13 +125,17 @@ def test_the_update_is_that_of_sgd(nesterov, momentum):
     copies = [torch.empty_like(w, dtype=torch.bfloat16) for w in weights]
     update = SgdUpdate(weights, buffers, copies, kind=torch.bfloat16, momentum=momentum, nesterov=nesterov)
     update.point_to(gradients)
-    rates, decays = torch.tensor([9.0, 0.1], device="cuda"), torch.tensor([9.0, 0.01], device="cuda")
+    correction = 0.3 if momentum else 0.0
+    rates = torch.tensor([[9.0, 0.1], [9.0, 0.01], [9.0, correction]], device="cuda")
     for _ in range(3):
         for gradient, parameter in zip(gradients, parameters, strict=True):
             gradient.normal_()
             parameter.grad = gradient.float()
+            if momentum:
+                buffer = optimizer.state[parameter].setdefault("momentum_buffer", torch.zeros_like(parameter.detach()))
+                buffer.add_(parameter.detach(), alpha=correction)
         optimizer.step()
-        update.launch(rates, decays, torch.tensor([1], device="cuda"))
+        update.launch(rates, torch.tensor([1], device="cuda"))
     for weight, copy, parameter in zip(weights, copies, parameters, strict=True):
         torch.testing.assert_close(weight, parameter.detach(), rtol=1e-6, atol=1e-6)
         assert torch.equal(copy, weight.bfloat16())

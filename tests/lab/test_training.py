@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from torch.nn.functional import batch_norm, conv2d, cross_entropy, linear
 
+from isogon.dynamics import read
 from isogon.errors import ArgumentError, IsogonError
 from isogon.lab import Run, load, train
 from isogon.lab.divergence import patience
@@ -19,6 +20,7 @@ from isogon.lab.evaluation import evaluate, predict_classes
 from isogon.lab.networks import build
 from isogon.lab.order import epoch_of
 from isogon.lab.ranks import Ranks
+from isogon.lab.trial import Trial
 
 OWN_NET = """
 from torch import nn
@@ -314,3 +316,38 @@ def test_evaluation_takes_any_number_of_images():
     assert loss == pytest.approx(cross_entropy(outputs, labels).item(), rel=1e-6)
     assert accuracy == (outputs.argmax(1) == labels).double().mean().item()
     assert torch.equal(predict_classes(model, images, lambda x: 2 * x), outputs.argmax(1))
+
+
+def test_epochs_that_are_not_tested(make_config, tmp_path):
+    every, some, last = (
+        train(make_config(epochs=5, test_every=count), tmp_path / str(count), device="cpu", progress=False)
+        for count in (1, 2, 0)
+    )
+    np.testing.assert_array_equal(some.epochs.test_accuracy.notna(), [False, True, False, True, True])
+    np.testing.assert_array_equal(last.epochs.test_accuracy.notna(), [False, False, False, False, True])
+    tested = some.epochs.test_accuracy.notna()
+    pd.testing.assert_frame_equal(some.epochs[tested].iloc[:, :-1], every.epochs[tested].iloc[:, :-1])
+    assert some.accuracy == last.accuracy == every.accuracy
+    assert some.best_accuracy == every.epochs.test_accuracy[tested].max()
+
+
+def test_checkpoints_no_sooner_than_some_seconds_keep_records_whole(make_config, tmp_path):
+    """A trial that dies between two checkpoints is gone on with from the last one, and its records have no gap."""
+    config = make_config(epochs=4, monitor_every=1)
+    whole = train(config, tmp_path / "whole", device="cpu", progress=False)
+    (tmp_path / "parts").mkdir()
+    trial = Trial(config, tmp_path / "parts", checkpoint_seconds=1e9)
+    for epoch in range(3):
+        trial.begin_epoch()
+        for batch in trial.batches():
+            trial.backward(*batch)
+            trial.step()
+        if epoch == 1:
+            trial._checkpoint_seconds = 0.0
+        trial.end_epoch()
+        trial._checkpoint_seconds = 1e9
+    trial.close()  # dies here, in its third epoch
+    assert set(read(tmp_path / "parts").epoch) == {0, 1}
+    again = train(config, tmp_path / "parts", device="cpu", progress=False)
+    pd.testing.assert_frame_equal(again.records, whole.records)
+    pd.testing.assert_frame_equal(again.epochs.iloc[:, :-1], whole.epochs.iloc[:, :-1])

@@ -85,6 +85,38 @@ def test_rebasing_is_exact_to_the_bit():
     assert torch.equal(first, second)
 
 
+LATE = schedules.step_decay(LR, WD, [80, 100], 4)
+
+
+@pytest.mark.parametrize("schedule", [LATE, schedules.texp(LATE, momentum=MU), schedules.texp_plus(LATE, momentum=MU)])
+def test_steps_made_by_hand_at_the_rates_are_the_same_run(schedule):
+    """As a CUDA graph makes them: some at a time, the weights halved in between alone."""
+    steps, data, model = 110, batches(torch.float64), network()
+    expected, _ = train(network(), schedule, steps)
+    weights = weights_of(model)
+    optimizer = torch.optim.SGD(weights, lr=1.0, momentum=MU)
+    driver = drive(optimizer, schedule)
+    for weight in weights:
+        optimizer.state[weight]["momentum_buffer"] = torch.zeros_like(weight)
+    path = []
+    while len(path) < steps:
+        some = range(len(path), min(len(path) + 16, steps))
+        (rates,) = driver.rates(some)
+        for step, lr, weight_decay, correction in zip(some, *rates, strict=True):
+            images, labels = data[step % len(data)]
+            gradients = torch.autograd.grad(functional.cross_entropy(model(images), labels), weights)
+            with torch.no_grad():
+                for weight, gradient in zip(weights, gradients, strict=True):
+                    buffer = optimizer.state[weight]["momentum_buffer"]
+                    buffer.add_(correction * weight).mul_(MU).add_(gradient + weight_decay * weight)
+                    weight.sub_(lr * buffer)
+            path.append(direction(model))
+        driver.advance(len(some))
+    assert driver.last_epoch == steps
+    assert (driver.halvings > 0) == (schedule is not LATE)
+    assert apart(torch.stack(path), expected) < 1e-10
+
+
 def test_long_runs_overflow_only_without_rebasing():
     """At ηλ/(1−μ) = 0.05 rates grow e-fold in 10 steps: float32 ends after some 900, unless rebased."""
     schedule = schedules.exp_lr(schedules.constant(0.5, 0.05), momentum=0.5)

@@ -45,8 +45,10 @@ class Monitor:
         every_steps: measure one step in so many; an epoch's last step always. The others cost nothing to speak of.
         sinks: each is called with the new rows (a pandas table, in the schema of `records.SCHEMA`) when an epoch ends,
             on `flush` and on `close`. A sink may also have `open(run)`, called at once with a mapping (`recipe`,
-            `layers`), `end_epoch(row)`, called with the row of the second table, and `close()`. `records.RunFolder`
-            is one.
+            `layers`), `end_epoch(row)`, called with the row of the second table, `flush()`, called after those, and
+            `close()`. `records.RunFolder` is one.
+        flush_epochs: False leaves the end of an epoch to go by without the sinks, which are told on `flush` and `close`
+            alone: where epochs take a fraction of a second, making the rows of each would take longer.
 
     >>> model = nn.Sequential(nn.Conv2d(3, 8, 3, bias=False), nn.BatchNorm2d(8), nn.Flatten(), nn.LazyLinear(10))
     >>> x, y = torch.randn(16, 3, 6, 6), torch.randint(0, 10, (16,))
@@ -72,12 +74,15 @@ class Monitor:
         inputs: Any = None,
         every_steps: int = 10,
         sinks: Sequence[Sink] = (),
+        flush_epochs: bool = True,
     ) -> None:
         self.batch_size = check_whole("batch_size", batch_size, cure="count the samples of one optimizer step")
         self.samples = check_whole("samples", samples, cure="count the training samples")
         self.every_steps = check_whole("every_steps", every_steps, cure="1 measures every step")
         optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
         self._sinks = _checked_sinks(sinks)
+        self._flush_epochs = flush_epochs
+        self._untold: list[int] = []
         #: False on the ranks that only train: rank 0 measures
         self.active = _rank() == 0
         self._by_hand = False
@@ -147,13 +152,17 @@ class Monitor:
             watch.advance(steps)
 
     def flush(self) -> None:
-        """Send the rows that are ready to the sinks now."""
+        """Send the rows that are ready to the sinks now, and those of epochs that have ended."""
         self._fetch()
         unsent, self._unsent = self._unsent, []
         if unsent:
             rows = joined(unsent)
             for sink in self._sinks:
                 sink(rows)
+        untold, self._untold = self._untold, []
+        for epoch in untold:
+            self._tell("end_epoch", self._epochs[epoch])
+        self._tell("flush")
 
     def close(self) -> None:
         """Remove the hooks, send the last rows to the sinks and close those; `.records` can still be read."""
@@ -251,8 +260,9 @@ class Monitor:
         step = max(watch.steps for watch in self._watches) - 1
         row = {"epoch": epoch, "step": step, **self._epochs.get(epoch, {}), **metrics}
         self._epochs[epoch] = row
-        self.flush()
-        self._tell("end_epoch", row)
+        self._untold.append(epoch)
+        if self._flush_epochs:
+            self.flush()
 
     def _fetch(self, watches: Sequence[Watch] | None = None, *, last: bool = False) -> None:
         """Turn what the watches measured into rows; a step that some optimizer still has to make waits for it."""

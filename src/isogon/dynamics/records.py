@@ -89,8 +89,8 @@ def read_run(folder: str | os.PathLike[str]) -> dict[str, Any]:
 class RunFolder:
     """A sink that keeps a run on disk; every file appears whole or not at all.
 
-    Rows arrive at the end of each epoch and become one part each, so that a killed process loses an epoch at most.
-    `close` merges the parts into `records.parquet`. A folder that holds a run already is continued.
+    Rows arrive when the monitor flushes, usually at the end of each epoch, and become one part each, so that a killed
+    process loses an epoch at most. `close` merges the parts into `records.parquet`. A folder with a run is continued.
     """
 
     def __init__(self, folder: str | os.PathLike[str], *, name: str | None = None) -> None:
@@ -99,6 +99,7 @@ class RunFolder:
         self.folder.mkdir(parents=True, exist_ok=True)
         past = read_epochs(self.folder).to_dict("records")
         self._epochs: dict[int, dict[Any, Any]] = {int(row["epoch"]): row for row in past}
+        self._changed = False
 
     def open(self, run: Mapping[str, Any]) -> None:
         """Write what is known about the run when it starts."""
@@ -111,13 +112,20 @@ class RunFolder:
         _write(self.folder / _PART.format(max(taken, default=-1) + 1), rows)
 
     def end_epoch(self, row: Mapping[str, Any]) -> None:
-        """Keep the losses, accuracies … of an epoch; the same epoch again replaces them."""
+        """Take the losses, accuracies … of an epoch; the same epoch again replaces them. `flush` writes them."""
         self._epochs[int(row["epoch"])] = dict(row)
-        rows = [self._epochs[epoch] for epoch in sorted(self._epochs)]
-        _write(self.folder / EPOCHS, pd.DataFrame(rows))
+        self._changed = True
+
+    def flush(self) -> None:
+        """Write the table of epochs where it has changed."""
+        if self._changed:
+            rows = [self._epochs[epoch] for epoch in sorted(self._epochs)]
+            _write(self.folder / EPOCHS, pd.DataFrame(rows))
+            self._changed = False
 
     def close(self) -> None:
         """Merge the parts. Killed in between, the folder holds both, which `read` takes for one."""
+        self.flush()
         parts = sorted(self.folder.glob(_PARTS))
         if parts:
             _write(self.folder / RECORDS, read(self.folder))

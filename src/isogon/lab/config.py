@@ -28,6 +28,7 @@ _WHOLE = {
     "init_seed": "leave it out to use seed",
     "subset_seed": "give a number from 0 upwards",
     "monitor_every": "give 0 for no monitor",
+    "test_every": "1 tests after every epoch",
     "micro_batch": "leave it out to take a batch at once",
 }
 _OPTIONAL = ("init_seed", "micro_batch")
@@ -54,6 +55,8 @@ class Config:
         micro_batch: gradients are added up over parts of so many samples, each with its own batch statistics, so that a
             full batch (B = N) fits in memory.
         monitor_every: the monitor measures one step in so many, and the angle of every epoch; 0 for no monitor.
+        test_every: the test set is looked at after one epoch in so many, and after the last; 0 for that alone. Where
+            epochs are short, tests would take longer than training.
         save_predictions: keep the predicted classes of the test set at the end, for ensembles.
         save_weights: keep the weights at the end.
     """
@@ -74,6 +77,7 @@ class Config:
     last_batch: Literal["drop", "keep"] = "drop"
     micro_batch: int | None = None
     monitor_every: int = 10
+    test_every: int = 1
     save_predictions: bool = False
     save_weights: bool = True
 

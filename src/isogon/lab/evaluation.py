@@ -10,8 +10,8 @@ from torch.nn.functional import cross_entropy
 
 from isogon.lab.ranks import Ranks
 
-# Images at once; no gradient is kept, so that memory is no matter.
-_BATCH = 500
+# Images at once. No gradient is kept, so that memory is no matter; a GPU waits for the host unless there are many.
+_BATCH = {"cpu": 500, "cuda": 2500}
 
 
 @torch.no_grad()
@@ -20,7 +20,7 @@ def evaluate(
 ) -> tuple[float, float]:
     """Mean loss and accuracy in eval mode; the ranks share the images."""
     sums = torch.zeros(3, dtype=torch.float64, device=labels.device)
-    for x, y in zip(torch.split(ranks.part(images), _BATCH), torch.split(ranks.part(labels), _BATCH), strict=True):
+    for x, y in zip(_parts(ranks.part(images)), _parts(ranks.part(labels)), strict=True):
         outputs = _outputs(model, prepare(x))
         right = (outputs.argmax(1) == y).sum()
         sums += torch.stack([cross_entropy(outputs, y, reduction="sum"), right, right.new_tensor(len(y))])
@@ -31,7 +31,11 @@ def evaluate(
 @torch.no_grad()
 def predict_classes(model: nn.Module, images: Tensor, prepare: Callable[[Tensor], Tensor]) -> Tensor:
     """The class that the network gives each image, on the CPU."""
-    return torch.cat([_outputs(model, prepare(x)).argmax(1) for x in torch.split(images, _BATCH)]).cpu()
+    return torch.cat([_outputs(model, prepare(x)).argmax(1) for x in _parts(images)]).cpu()
+
+
+def _parts(tensor: Tensor) -> tuple[Tensor, ...]:
+    return torch.split(tensor, _BATCH.get(tensor.device.type, 500))
 
 
 def _outputs(model: nn.Module, x: Tensor) -> Tensor:

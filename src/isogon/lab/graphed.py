@@ -10,12 +10,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import torch
 
 from isogon.errors import first_line
 from isogon.lab.runs import Run
 from isogon.lab.trial import Trial
+from isogon.schedules.exponential import SgdwForm
 
 # Steps launched one operation after another before the recording: libraries choose their algorithms, kernels compile.
 _FIRST_STEPS = 3
@@ -70,23 +70,25 @@ class GraphedTrial:
         if self._usable and self._recording is None:
             self._record()
         if self._recording is not None:
-            self._recording.begin_epoch()
+            self._recording.fused.begin_epoch()
 
     def _graph_steps(self, recording: _Recording, most: int) -> None:
         monitor = self.trial.monitor
         ahead = most if monitor is None else min(most, monitor.unmeasured_steps_ahead)
+        driver = self.trial.driver
+        halvings = driver.halvings
         if ahead == 0:
             recording.measured_step()
-            self._step += 1
-            return
-        if monitor is not None:
-            monitor.advance(ahead)
-        for _ in range(ahead):
-            recording.step()
-        self._step += ahead
-        # The optimizer did not step; its schedule goes on all the same.
-        driver = self.trial.driver
-        driver.load_state_dict({**driver.state_dict(), "step": driver.last_epoch + ahead})
+        else:
+            if monitor is not None:
+                monitor.advance(ahead)
+            for _ in range(ahead):
+                recording.step()
+            driver.advance(ahead)
+        self._step += max(1, ahead)
+        if driver.halvings != halvings:
+            recording.fused.refresh()
+            recording.fused.take_rates()
 
     def _ordinary_step(self) -> None:
         here = slice(self._step * self._batch, (self._step + 1) * self._batch)
@@ -111,7 +113,6 @@ class _Recording:
     def __init__(self, trial: Trial, stream: torch.cuda.Stream) -> None:
         from isogon.lab.fused.step import FusedStep  # Triton is not everywhere
 
-        self._trial = trial
         self.fused = FusedStep(trial, trial.config.steps_per_epoch)
         before = _state(trial)
         try:
@@ -140,13 +141,6 @@ class _Recording:
                 self.fused.update()
                 self.fused.go_on()
         self.fused.point_to_gradients()
-
-    def begin_epoch(self) -> None:
-        schedule, length = self._trial.driver.schedule, self._trial.config.steps_per_epoch
-        steps = np.arange(self._trial.epoch * length, (self._trial.epoch + 1) * length)
-        self.fused.begin_epoch(
-            *(torch.from_numpy(of(steps).astype(np.float32)) for of in (schedule.lr, schedule.weight_decay))
-        )
 
     def step(self) -> None:
         self._gradients.replay()
@@ -190,12 +184,11 @@ def _tensors(trial: Trial) -> list[torch.Tensor]:
 
 
 def can_graph(trial: Trial) -> bool:
-    """Whether a step of the trial is the same work every time: SGD, an ordinary schedule, no chance in the network."""
+    """Whether a step of the trial is the same work every time: SGD, a momentum that stays, no chance in the network."""
     return (
         trial.device.type == "cuda"
         and isinstance(trial.optimizer, torch.optim.SGD)
-        and len(trial.optimizer.param_groups) == 1
-        and trial.driver.exponential is None
+        and not isinstance(trial.driver.exponential, SgdwForm)
         and not trial.draws
         and trial.config.micro_batch is None
         and all(p.dtype == torch.float32 for p in trial.model.parameters())

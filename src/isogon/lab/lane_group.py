@@ -34,6 +34,8 @@ LaneReport = Callable[[Config, Mapping[str, Any]], None]
 
 #: lanes at once by device: beyond that a step gains nothing more (benchmarks/gpu_lanes.py)
 AT_ONCE = {"cpu": 16, "cuda": 8}
+# Seconds between two checkpoints of a lane: on a GPU epochs may be shorter than the writing of one.
+_CHECKPOINT_SECONDS = {"cpu": 0.0, "cuda": 60.0}
 # Steps that a GPU lane launches before the next one's turn: enough to bridge the end of another's epoch.
 _STEPS_AT_ONCE = 16
 # Memory of the GPU that is left free: tests at the epochs' ends need some.
@@ -73,7 +75,8 @@ def lanes(
     def trials() -> Iterator[Trial]:
         while waiting:
             config = waiting.popleft()
-            opened[config.key] = Trial(config, places[config.key], device=device)
+            seconds = _CHECKPOINT_SECONDS[device.type]
+            opened[config.key] = Trial(config, places[config.key], device=device, checkpoint_seconds=seconds)
             yield opened[config.key]
 
     sample = Trial(waiting[0]) if waiting else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -64,7 +65,8 @@ def in_words(row: Mapping[str, Any]) -> str:
     >>> in_words({"train_loss": 0.51, "test_accuracy": 0.8123})
     'loss 0.510, test 81.2 %'
     """
-    return f"loss {row['train_loss']:.3f}, test {100 * row['test_accuracy']:.1f} %"
+    tested = _per_cent(row["test_accuracy"])
+    return f"loss {row['train_loss']:.3f}" + (f", test {tested}" if tested else "")
 
 
 @contextmanager
@@ -87,7 +89,8 @@ def bar_of_runs(waiting: Sequence[Config], *, done: int, shown: bool) -> Iterato
 
 
 def _per_cent(accuracy: float) -> str:
-    return f"{100 * accuracy:.1f} %"
+    """Nothing for an epoch that was not tested."""
+    return "" if math.isnan(accuracy) else f"{100 * accuracy:.1f} %"
 
 
 @contextmanager

@@ -33,7 +33,7 @@ class Run:
     """A training that ended: `finished`, `diverged`, `pruned` (stopped early), or `failed` with its `error`.
 
     `epochs` has a row an epoch: losses, accuracies, images/s. `accuracy` is the test accuracy of the last epoch, as the
-    papers seem to report; NaN where the run did not finish.
+    papers seem to report; NaN where the run did not finish. Epochs that were not tested have NaN.
     """
 
     config: Config
@@ -50,7 +50,7 @@ class Run:
 
     @property
     def best_accuracy(self) -> float:
-        return max(self._test_accuracies, default=math.nan)
+        return max((value for value in self._test_accuracies if not math.isnan(value)), default=math.nan)
 
     @property
     def images(self) -> int:

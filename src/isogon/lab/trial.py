@@ -47,8 +47,9 @@ class Trial:
             trial.end_epoch()
         run = trial.finish()
 
-    With a `folder`, `end_epoch` leaves a checkpoint there, and a trial made anew in it goes on from that. All that is
-    random follows from the config's seeds and the epoch, so that it ends as if it had never stopped.
+    With a `folder`, `end_epoch` leaves records and a checkpoint there (every `checkpoint_every` epochs, and no sooner
+    than `checkpoint_seconds` after the last), and a trial made anew in it goes on from that. All that is random follows
+    from the config's seeds and the epoch, so that it ends as if it had never stopped.
     """
 
     def __init__(
@@ -59,11 +60,13 @@ class Trial:
         device: torch.device | str = "cpu",
         ranks: Ranks | None = None,
         checkpoint_every: int = 1,
+        checkpoint_seconds: float = 0.0,
     ) -> None:
         self.config, self.folder, self.device = config, folder, torch.device(device)
         self.ranks = ranks or Ranks()
         self.ranks.check(config)
-        self._checkpoint_every = checkpoint_every
+        self._checkpoint_every, self._checkpoint_seconds = checkpoint_every, checkpoint_seconds
+        self._last_checkpoint = time.monotonic()
         self.data = _on_device(_load(config), self.device)
         self.augmentation = from_name(config.augmentation)
         self.dtype = _TYPES[config.precision]
@@ -104,6 +107,7 @@ class Trial:
                 scale_map=scale_map,
                 every_steps=config.monitor_every,
                 sinks=[self._writer] if self._writer else [],
+                flush_epochs=False,
             )
         elif self._writer:
             self._writer.open({"recipe": config.recipe.to_dict(), "layers": []})
@@ -194,10 +198,7 @@ class Trial:
         loss, right, count = self.ranks.total(self.sums.clone()).tolist()
         seconds = time.perf_counter() - self._started
         self.ranks.mix_buffers(self.model)
-        with self.autocast():
-            test_loss, test_accuracy = evaluate(
-                self.model, self.data.test_x, self.data.test_y, self.prepare_test, self.ranks
-            )
+        test_loss, test_accuracy = self._tested()
         row = {
             "train_loss": loss / count,
             "train_accuracy": right / count,
@@ -214,8 +215,17 @@ class Trial:
         self.epoch += 1
         losses = [one["train_loss"] for one in self.history]
         self.diverged = not math.isfinite(loss) or is_stuck(losses, self.data.num_classes, self.config.epochs)
-        if self.epoch % self._checkpoint_every == 0 or self.ended:
+        rested = time.monotonic() - self._last_checkpoint >= self._checkpoint_seconds
+        if self.ended or (rested and self.epoch % self._checkpoint_every == 0):
             self._save()
+
+    def _tested(self) -> tuple[float, float]:
+        """Loss and accuracy of the test set; NaN after an epoch that is not to be tested."""
+        ended, every = self.epoch + 1, self.config.test_every
+        if ended < self.config.epochs and not (every and ended % every == 0):
+            return math.nan, math.nan
+        with self.autocast():
+            return evaluate(self.model, self.data.test_x, self.data.test_y, self.prepare_test, self.ranks)
 
     def finish(self) -> Run:
         """Close the records, write what is kept of the run, and say how it went."""
@@ -252,6 +262,11 @@ class Trial:
     def _save(self) -> None:
         if self.folder is None or not self.ranks.leads:
             return
+        # First the records: what they lack, a trial that goes on from the checkpoint would not make again.
+        if self.monitor is not None:
+            self.monitor.flush()
+        elif self._writer is not None:
+            self._writer.flush()
         state = {
             "key": self.config.key,
             "data": self.data.fingerprint,
@@ -264,6 +279,7 @@ class Trial:
             "monitor": self.monitor.state_dict() if self.monitor is not None else {},
         }
         checkpoints.save_checkpoint(self.folder / CHECKPOINT, state)
+        self._last_checkpoint = time.monotonic()
 
     def _resume(self) -> None:
         if self.folder is None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import ArrayLike, NDArray
 from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
@@ -16,6 +18,7 @@ from isogon.schedules import Schedule
 from isogon.schedules.curves import Balanced
 from isogon.schedules.exponential import AdamwForm, SgdwForm, Texp, TexpPlus
 from isogon.symmetry import ScaleMap
+from isogon.theory.motion import Floats
 
 Exponential = Texp | TexpPlus | SgdwForm | AdamwForm
 
@@ -37,6 +40,14 @@ def drive(
     rates and (with a map) running statistics, so that nothing leaves the range of floats.
     """
     return Driver(optimizer, schedule, model=model, scale_map=scale_map, rebase=rebase)
+
+
+class GroupRates(NamedTuple):
+    """What a parameter group trains with at some steps; before each, v += correction · w for its momentum buffers."""
+
+    lr: Floats
+    weight_decay: Floats
+    correction: Floats
 
 
 class Driver(LRScheduler):
@@ -64,7 +75,7 @@ class Driver(LRScheduler):
         self.model = model
         self.base_lrs = [float(group["lr"]) for group in optimizer.param_groups]
         self.last_epoch = 0
-        self._halvings = 0  # the weights are 2^(−halvings) times those the schedule speaks of
+        self._halvings = 0
         self._corrected = False
         self._stepped = False
         self._invariant = [True] * len(optimizer.param_groups)
@@ -98,6 +109,27 @@ class Driver(LRScheduler):
         self._stepped = False
         self._corrected = False
         self.last_epoch += 1
+        if self.exponential is not None and self.rebase:
+            self._rebase()
+        self._set_rates()
+
+    def rates(self, steps: ArrayLike) -> list[GroupRates]:
+        """What each group trains with at `steps` (momentum aside), as long as the weights are not halved again."""
+        given = np.asarray(steps)
+        shares = self._correction(given)
+        return [
+            GroupRates(*self._lr_and_decay(given, invariant), shares if invariant else np.zeros_like(shares))
+            for invariant in self._invariant
+        ]
+
+    @property
+    def halvings(self) -> int:
+        """How often the weights were halved: they are 2^(−halvings) times those that the schedule speaks of."""
+        return self._halvings
+
+    def advance(self, steps: int) -> None:
+        """Go on after `steps` that were made without the optimizer's `step`, by a CUDA graph say, at `rates`."""
+        self.last_epoch += steps
         if self.exponential is not None and self.rebase:
             self._rebase()
         self._set_rates()
@@ -144,20 +176,17 @@ class Driver(LRScheduler):
         return self.schedule.schedule if isinstance(self.schedule, Balanced) else self.schedule
 
     def _set_rates(self) -> None:
-        step, exponential, ordinary = self.last_epoch, self.exponential, self._ordinary
+        step, exponential = self.last_epoch, self.exponential
         for group, invariant in zip(self.optimizer.param_groups, self._invariant, strict=True):
+            lr, weight_decay = (float(value) for value in self._lr_and_decay(np.asarray(step), invariant))
+            _set(group, lr, weight_decay)
             if exponential is None or not invariant:
-                own = self.schedule if invariant else ordinary
-                _set(group, float(own.lr(step)), float(own.weight_decay(step)))
                 continue
-            power = rate_power(self.optimizer)
-            lr = _exp(float(exponential.log_lr(step)) - power * self._halvings * math.log(2))
             if lr > torch.finfo(group["params"][0].dtype).max:
                 dtype = group["params"][0].dtype
                 raise IsogonError(
                     f"The learning rate left the range of {dtype} at step {step}: drive with rebase=True."
                 )
-            _set(group, lr, 0.0)
             # The user's own are kept for the check when the run is resumed.
             if isinstance(exponential, SgdwForm):
                 group["initial_momentum"] = exponential.momentum
@@ -168,6 +197,22 @@ class Driver(LRScheduler):
                 eps = group.setdefault("initial_eps", group["eps"])
                 group["eps"] = eps * _exp(float(exponential.log_eps(step)) + self._halvings * math.log(2))
         self._last_lr = [float(group["lr"]) for group in self.optimizer.param_groups]
+
+    def _lr_and_decay(self, steps: NDArray[Any], invariant: bool) -> tuple[Floats, Floats]:
+        """Of the groups that are invariant, or of the others."""
+        if self.exponential is None or not invariant:
+            own = self.schedule if invariant else self._ordinary
+            return own.lr(steps), own.weight_decay(steps)
+        smaller = rate_power(self.optimizer) * self._halvings * math.log(2)
+        with np.errstate(over="ignore"):
+            return np.exp(self.exponential.log_lr(steps) - smaller), np.zeros(np.shape(steps))
+
+    def _correction(self, steps: NDArray[Any]) -> Floats:
+        """k_t of the invariant weights as large as they are now."""
+        if self.exponential is None or self.exponential.momentum == 0:
+            return np.zeros(np.shape(steps))
+        log_scale = self.exponential.log_scale(steps) - self._halvings * math.log(2)
+        return np.asarray(self.exponential.momentum_correction(steps) * np.exp(-2 * log_scale))
 
     def _rebase(self) -> None:
         """Halve the weights as often as they have doubled; a power of two loses no bit."""
@@ -186,10 +231,9 @@ class Driver(LRScheduler):
         if self.exponential is None or self._corrected:
             return
         self._corrected = True
-        correction = float(self.exponential.momentum_correction(self.last_epoch))
-        if correction == 0 or self.exponential.momentum == 0:
+        share = float(self._correction(np.asarray(self.last_epoch)))
+        if share == 0:
             return
-        share = correction * _exp(-2 * self.log_scale)
         for group in self._invariant_groups():
             for parameter in group["params"]:
                 state = self.optimizer.state[parameter]

@@ -16,6 +16,7 @@ from isogon.lab import Config
 from isogon.lab.config import NET_OPTIONS
 from isogon.papers.experiment import Label, Options, Planned, Scale
 from isogon.papers.printed import yun_table
+from isogon.papers.tiny_network import TINY_NETWORK
 
 Network = Literal["invariant", "plain", "densenet", "tiny-imagenet"]
 Varied = Literal["samples", "batch_size"]
@@ -42,7 +43,12 @@ def base_run(scale: Scale, network: Network = "invariant", *, momentum: float = 
     if scale == "tiny":
         recipe = Recipe(lr=lr, weight_decay=0.02, momentum=momentum, batch_size=50, samples=400, epochs=4)
         options = {**_TINY_NET, "scale_invariant": False if network == "plain" else "affine"}
-        tiny: dict[str, Any] = {"net": "cnn4", "net_options": options, "data": "fashion-mini", "augmentation": "none"}
+        tiny: dict[str, Any] = {
+            "net": TINY_NETWORK,
+            "net_options": options,
+            "data": "fashion-mini",
+            "augmentation": "none",
+        }
         return Config(recipe=recipe, **tiny, schedule=schedule, monitor_every=100, save_weights=False)
     epochs = 120 if network == "tiny-imagenet" else 300
     recipe = Recipe(lr=lr, weight_decay=1e-4, momentum=momentum, batch_size=128, samples=50_000, epochs=epochs)
@@ -52,6 +58,7 @@ def base_run(scale: Scale, network: Network = "invariant", *, momentum: float = 
         schedule=schedule,
         precision="bfloat16",
         monitor_every=100,
+        test_every=25,
         save_weights=False,
     )
 

@@ -18,11 +18,16 @@ from isogon.errors import ArgumentError, check_whole
 from isogon.lab.data import cifar, fashion_mini, idx
 from isogon.lab.data.arrays import Arrays
 from isogon.lab.data.digits import read_digits
+from isogon.lab.data.drawn import read_drawn_folders
 from isogon.lab.data.folders import read_image_folder, read_tiny_imagenet, split_size
 from isogon.lab.data.npz import read_npz
 from isogon.lab.data.subsets import balanced_subset
 
-_WITHOUT_FILES: dict[str, Callable[[], Arrays]] = {"fashion-mini": fashion_mini.unpack, "digits": read_digits}
+_WITHOUT_FILES: dict[str, Callable[[], Arrays]] = {
+    "fashion-mini": fashion_mini.unpack,
+    "digits": read_digits,
+    "drawn-folders": read_drawn_folders,
+}
 _BELOW_ROOT: dict[str, Callable[[Path], Arrays]] = {
     "mnist": lambda root: idx.read_idx_set(idx.MNIST, root),
     "fashion-mnist": lambda root: idx.read_idx_set(idx.FASHION_MNIST, root),
@@ -76,11 +81,12 @@ class Dataset:
 def load(name: str, root: Path | str | None = None, subset: int | None = None, seed: int = 0) -> Dataset:
     """The data set `name` as uint8 tensors N×C×H×W with int64 labels.
 
-    Names are `fashion-mini` (in the package), `digits` (scikit-learn's), `mnist`, `fashion-mnist`, `cifar10`,
-    `cifar100`, `tiny-imagenet` (files as published, below `root`), `imagefolder:PATH` or `imagefolder:PATH?size=64`
-    (PATH/train/CLASS and PATH/val/CLASS), and `npz:PATH` (arrays train_x, train_y, test_x, test_y). `root` is the
-    environment variable ISOGON_DATA unless given, else `~/.cache/isogon/data`; a PATH is taken as it stands. The last
-    few sets stay in memory for the process's next loads.
+    Names are `fashion-mini` (in the package), `digits` (scikit-learn's), `drawn-folders` (500 drawn pictures that go
+    through the loader of `imagefolder:PATH`), `mnist`, `fashion-mnist`, `cifar10`, `cifar100`, `tiny-imagenet` (files
+    as published, below `root`), `imagefolder:PATH` or `imagefolder:PATH?size=64` (PATH/train/CLASS and PATH/val/CLASS),
+    and `npz:PATH` (arrays train_x, train_y, test_x, test_y). `root` is the environment variable ISOGON_DATA unless
+    given, else `~/.cache/isogon/data`; a PATH is taken as it stands. The last few sets stay in memory for the process's
+    next loads.
 
     `subset` training samples are class-balanced and, for one `seed`, nested: the 3,125 are among the 6,250. The test
     set stays whole.
@@ -140,8 +146,12 @@ def _full(name: str, root: Path | str | None = None) -> _Full:
         return _read(name, Path(), None)
     if name not in _BELOW_ROOT:
         raise ArgumentError("name", "one of " + ", ".join(NAMES), name, "write fashion-mini, say")
-    chosen = root or os.environ.get("ISOGON_DATA") or "~/.cache/isogon/data"
-    return _read(name, Path(chosen).expanduser().resolve(), None)
+    return _read(name, data_root(root), None)
+
+
+def data_root(root: Path | str | None = None) -> Path:
+    """The folder that data sets are looked for in: `root`, else what ISOGON_DATA names, else `~/.cache/isogon/data`."""
+    return Path(root or os.environ.get("ISOGON_DATA") or "~/.cache/isogon/data").expanduser().resolve()
 
 
 @lru_cache(maxsize=4)

@@ -1,14 +1,15 @@
 """A whole training step of a trial in few kernels, to be recorded in CUDA graphs: first the gradients, then the update.
 
 What differs from step to step is read on the device: the number of the step within its epoch, and with it the samples'
-order, their draws, the learning rate and the weight decay. The parameters, momentum buffers, running statistics and
+order, their draws, and the rates of each parameter group. The parameters, momentum buffers, running statistics and
 sums are those of the trial itself, so that any step can as well be an ordinary one.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
 
@@ -19,15 +20,23 @@ from isogon.lab.fused.update import SgdUpdate
 from isogon.lab.trial import Trial
 
 
+class _GroupUpdate(NamedTuple):
+    """An update, the places of its tensors among the parameters, and its group's rates."""
+
+    places: list[int]
+    rates: torch.Tensor
+    update: SgdUpdate
+
+
 class FusedStep:
     """The two halves of a step of `trial`, whose optimizer is SGD and whose epoch has begun."""
 
     def __init__(self, trial: Trial, steps: int) -> None:
         self.trial, device = trial, trial.device
         self._batch = trial.config.recipe.batch_size
-        # What a step reads: the samples' order, their draws, rates and decays, and its number within the epoch.
+        # What a step reads: the samples' order, their draws, the groups' rates, and its number within the epoch.
         self._order, self._drawn = trial.plan.samples.clone(), trial.plan.drawn.clone()
-        self._rates, self._decays = torch.zeros(steps, device=device), torch.zeros(steps, device=device)
+        self._rates = torch.zeros(len(trial.optimizer.param_groups), 3, steps, device=device)
         self._place = torch.zeros(1, dtype=torch.int64, device=device)
         self._dtype = torch.bfloat16 if trial.config.precision == "bfloat16" else trial.dtype
         self._twin = Twin(trial.model, self._dtype)
@@ -48,14 +57,16 @@ class FusedStep:
         self._gradients: list[torch.Tensor] = []
         self._updates = self._made_updates()
 
-    def _made_updates(self) -> list[tuple[list[int], SgdUpdate]]:
-        """An update for each type of gradient, with the places of its tensors among the parameters."""
+    def _made_updates(self) -> list[_GroupUpdate]:
+        """An update for each group and type of gradient."""
         optimizer = self.trial.optimizer
-        group = optimizer.param_groups[0]
         parameters, leaves = self._twin.parameters, self._twin.leaves
+        group_of = {id(p): number for number, group in enumerate(optimizer.param_groups) for p in group["params"]}
+        kinds = [(group_of[id(p)], leaf.dtype) for p, leaf in zip(parameters, leaves, strict=True)]
         updates = []
-        for kind in sorted({leaf.dtype for leaf in leaves}, key=str):
-            places = [i for i, leaf in enumerate(leaves) if leaf.dtype == kind]
+        for number, kind in sorted(set(kinds), key=str):
+            group = optimizer.param_groups[number]
+            places = [i for i, of_leaf in enumerate(kinds) if of_leaf == (number, kind)]
             buffers = [_momentum_buffer(optimizer, parameters[i]) for i in places] if group["momentum"] else []
             copies = [leaves[i].detach() for i in places] if kind != torch.float32 else []
             update = SgdUpdate(
@@ -66,16 +77,21 @@ class FusedStep:
                 momentum=group["momentum"],
                 nesterov=group["nesterov"],
             )
-            updates.append((places, update))
+            updates.append(_GroupUpdate(places, self._rates[number], update))
         return updates
 
-    def begin_epoch(self, rates: torch.Tensor, decays: torch.Tensor) -> None:
+    def begin_epoch(self) -> None:
         """Take over the trial's plan of the epoch."""
         self._order.copy_(self.trial.plan.samples)
         self._drawn.copy_(self.trial.plan.drawn)
-        self._rates.copy_(rates)
-        self._decays.copy_(decays)
+        self.take_rates()
         self.go_back()
+
+    def take_rates(self) -> None:
+        """Take over the driver's rates of the epoch, as they are until it halves the weights."""
+        length = self._rates.shape[2]
+        steps = self.trial.epoch * length + np.arange(length)
+        self._rates.copy_(torch.from_numpy(np.array(self.trial.driver.rates(steps), dtype=np.float32)))
 
     def gradients(self) -> None:
         """Forward and backward pass."""
@@ -98,13 +114,13 @@ class FusedStep:
 
     def point_to_gradients(self) -> None:
         """The update is to use the gradients of the last pass, or of the recorded one."""
-        for places, update in self._updates:
+        for places, _, update in self._updates:
             update.point_to([self._gradients[i] for i in places])
 
     def update(self) -> None:
         """The optimizer's step by the gradients at hand."""
-        for _, update in self._updates:
-            update.launch(self._rates, self._decays, self._place)
+        for _, rates, update in self._updates:
+            update.launch(rates, self._place)
 
     def go_on(self) -> None:
         """To the next step of the epoch."""

@@ -1,8 +1,10 @@
 """A step of SGD over many tensors in one kernel, with the 16-bit copies of the weights that the next step uses.
 
-    v ← μ v + (g + λ w),   w ← w − η v   (Nesterov: w ← w − η (g + λ w + μ v)),   copy ← w
+    v ← μ (v + k w) + (g + λ w),   w ← w − η v   (Nesterov: w ← w − η (g + λ w + μ v)),   copy ← w
 
-It stands for `torch.optim.SGD` without dampening. η and λ are read on the device, one pair a step of the epoch.
+k being the correction that exponential schedules make where the ordinary learning rate drops, else 0.
+
+It stands for `torch.optim.SGD` without dampening. η, λ and k are read on the device, three numbers a step of the epoch.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ def _sgd(
     addresses,
     places,
     rates,
-    decays,
+    steps,
     place,
     momentum,
     tensors,
@@ -41,7 +43,7 @@ def _sgd(
     start = tl.multiple_of(tl.load(places + 3 * chunk + 1), 16)
     length = tl.load(places + 3 * chunk + 2)
     step = tl.load(place)
-    rate, decay = tl.load(rates + step), tl.load(decays + step)
+    rate, decay, correction = tl.load(rates + step), tl.load(rates + steps + step), tl.load(rates + 2 * steps + step)
     # Tensors begin at multiples of 16 bytes, which lets loads be wide.
     weights = tl.multiple_of(tl.load(addresses + tensor), 16).to(tl.pointer_type(tl.float32)) + start
     buffers = tl.multiple_of(tl.load(addresses + tensors + tensor), 16).to(tl.pointer_type(tl.float32)) + start
@@ -53,7 +55,7 @@ def _sgd(
         w = tl.load(weights + here)
         g = tl.load(gradients + here).to(tl.float32) + decay * w
         if MOMENTUM:
-            v = momentum * tl.load(buffers + here) + g
+            v = momentum * (tl.load(buffers + here) + correction * w) + g
             tl.store(buffers + here, v)
             g = g + momentum * v if NESTEROV else v
         w = w - rate * g
@@ -65,7 +67,7 @@ def _sgd(
         w = tl.load(weights + here, mask=inside, other=0.0)
         g = tl.load(gradients + here, mask=inside, other=0.0).to(tl.float32) + decay * w
         if MOMENTUM:
-            v = momentum * tl.load(buffers + here, mask=inside, other=0.0) + g
+            v = momentum * (tl.load(buffers + here, mask=inside, other=0.0) + correction * w) + g
             tl.store(buffers + here, v, mask=inside)
             g = g + momentum * v if NESTEROV else v
         w = w - rate * g
@@ -106,13 +108,13 @@ class SgdUpdate:
         table = [[t.data_ptr() for t in row] or [0] * len(self._weights) for row in rows]
         self._addresses.copy_(torch.tensor(table))
 
-    def launch(self, rates: torch.Tensor, decays: torch.Tensor, place: torch.Tensor) -> None:
-        """One step at the rate and weight decay that lie at `place`."""
+    def launch(self, rates: torch.Tensor, place: torch.Tensor) -> None:
+        """One step at the η, λ and k that lie at `place` in the three rows of `rates`."""
         _sgd[(len(self._places),)](
             self._addresses,
             self._places,
             rates,
-            decays,
+            rates.shape[1],
             place,
             self._momentum,
             len(self._weights),
