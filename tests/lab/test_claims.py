@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
+import pytest
+
 from isogon.lab import run_all
+from isogon.lab.workers import workers_kept
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _one_worker_for_all_tests():
+    """To start one takes seconds."""
+    with workers_kept():
+        yield
 
 
 def test_a_training_is_claimed_when_its_worker_is_free(make_config, tmp_path):

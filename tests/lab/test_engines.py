@@ -20,6 +20,7 @@ import torch
 
 from isogon.errors import ArgumentError
 from isogon.lab import Run, load, run_all, train
+from isogon.lab.workers import workers_kept
 
 # Runs the configs of a file in a process of its own, where optuna and pydantic cannot be imported.
 DRIVER = """
@@ -96,7 +97,7 @@ def wait_for(condition, seconds=60):
     give_up = time.monotonic() + seconds
     while not (found := condition()):
         assert time.monotonic() < give_up, "waited in vain"
-        time.sleep(0.02)
+        time.sleep(0.1)  # to look costs much of a core
     return found
 
 
@@ -118,6 +119,14 @@ def assert_same_as_alone(run, folder):
 needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks for processes in /proc")
 
 
+@pytest.fixture
+def _kept_workers():
+    """The second of two calls need not start its own, which takes seconds."""
+    with workers_kept():
+        yield
+
+
+@pytest.mark.usefixtures("_kept_workers")
 def test_runs_are_those_of_train_and_a_failure_ends_no_other(make_config, tmp_path, capfd, monkeypatch):
     """One config lacks its data, one diverges, one kills the process that trains it."""
     (tmp_path / "deadly_module.py").write_text(DEADLY_NET)
@@ -126,7 +135,7 @@ def test_runs_are_those_of_train_and_a_failure_ends_no_other(make_config, tmp_pa
     diverging, deadly = make_config(lr=1e38), make_config(net="deadly_module:network")
     good = [make_config(seed=seed) for seed in (1, 2)]
     configs = [good[0], lacking, diverging, deadly, good[1]]
-    runs = run_all(configs, out=tmp_path / "runs", workers=2, device="cpu")
+    runs = run_all(configs, out=tmp_path / "runs", workers=1, device="cpu")
     assert [run.status for run in runs] == ["finished", "failed", "diverged", "failed", "finished"]
     assert [run.config for run in runs] == configs
     for run in (runs[0], runs[4]):
@@ -168,13 +177,13 @@ def test_killed_workers_and_drivers(make_config, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     net = "napping_module:network"
     configs = [
-        make_config(net=net, monitor_every=0, seed=seed, epochs=epochs) for seed, epochs in ((0, 1), (1, 50), (2, 50))
+        make_config(net=net, monitor_every=0, seed=seed, epochs=epochs) for seed, epochs in ((0, 1), (1, 40), (2, 40))
     ]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
     command = driven(tmp_path, configs, workers=2, progress=False)
     folders = [tmp_path / "runs" / config.name for config in configs]
     # Naps make the runs long and cost nothing.
-    driver = subprocess.Popen(command, env={**environment, "NAP": "0.1"}, stderr=subprocess.PIPE)
+    driver = subprocess.Popen(command, env={**environment, "NAP": "0.25"}, stderr=subprocess.PIPE)
     try:
         wait_for(lambda: (folders[0] / "result.json").exists())
         wait_for(lambda: all((folder / "checkpoint.pt").exists() for folder in folders[1:]))
@@ -197,13 +206,11 @@ def test_killed_workers_and_drivers(make_config, tmp_path, monkeypatch):
     assert [epochs_in(folder) for folder in folders[1:]] == left
     before = (folders[0] / "result.json").stat().st_mtime_ns
 
-    command = driven(tmp_path, configs, workers=1, progress=False)
-    ended = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert ended.returncode == 0, ended.stderr
-    assert ended.stdout.split() == ["finished"] * 3
+    runs = run_all(configs, out=tmp_path / "runs", workers=1, device="cpu", progress=False)
+    assert [run.status for run in runs] == ["finished"] * 3
     assert (folders[0] / "result.json").stat().st_mtime_ns == before
-    for folder in folders:
-        assert_same_as_alone(Run.read(folder), tmp_path / "alone" / folder.name)
+    for run in runs:
+        assert_same_as_alone(run, tmp_path / "alone" / run.config.name)
 
 
 def epochs_in(folder):

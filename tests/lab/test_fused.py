@@ -218,8 +218,10 @@ def test_refills_leave_no_memory_behind(make_config):
         configs = [make_config(data="fashion-mini", samples=100, epochs=1, seed=first + i) for i in range(count)]
         lane_group.lanes(configs, device="cuda", at_once=2)
         torch.cuda.synchronize()
-        torch.cuda.empty_cache()
         return torch.cuda.mem_get_info()[0]
 
-    before = refills(6, 0)
-    assert refills(30, 100) > before - 64 * 2**20
+    refills(6, 0)
+    # As much more for each refill as for those before would be a leak; the driver takes some at its own moments.
+    free = [refills(15, 100 * (part + 1)) for part in range(4)]
+    print("free after 15 refills each:", free)
+    assert free[3] > free[1] - 32 * 2**20

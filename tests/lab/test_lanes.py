@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from isogon.errors import ArgumentError
-from isogon.lab import lanes, train
+from isogon.lab import lane_group, lanes, train
 from isogon.lab.lane_group import can_stack
 from isogon.lab.trial import Trial
 
@@ -87,7 +87,8 @@ def test_a_lane_that_diverges_ends_alone(make_config, device):
 
 
 @pytest.mark.parametrize("device", ["cpu", CUDA])
-def test_lanes_that_were_stopped_go_on(make_config, tmp_path, device):
+def test_lanes_that_were_stopped_go_on(make_config, tmp_path, device, monkeypatch):
+    monkeypatch.setitem(lane_group._CHECKPOINT_SECONDS, "cuda", 0.0)
     configs = mixed(make_config, data=DATA[device])
     whole = lanes(configs, tmp_path / "whole", device=device, at_once=2)
     seen = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import subprocess
 import sys
 
@@ -16,7 +17,43 @@ from isogon.lab import Run, train
 from isogon.lab.ranks import Ranks
 
 
-def test_two_ranks_are_one_process(make_config, tmp_path):
+def by_hand(*command):
+    """Two processes with what `torchrun` tells them, less the seconds that it takes itself."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    shared = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "WORLD_SIZE": "2"}
+    shared |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, *command],
+            env={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    try:
+        words = [rank.communicate(timeout=120) for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    assert [rank.returncode for rank in ranks] == [0, 0], words
+    return "".join(out for out, _ in words)
+
+
+def by_torchrun(*command):
+    start = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    ended = subprocess.run(
+        [*start, *command], env={**os.environ, "CUDA_VISIBLE_DEVICES": ""}, capture_output=True, text=True, timeout=120
+    )
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
+
+
+@pytest.mark.parametrize("launched", [by_hand, pytest.param(by_torchrun, marks=pytest.mark.slow)])
+def test_two_ranks_are_one_process(make_config, tmp_path, launched):
     """They go on from where one process was stopped, with half of every batch each, and end with its weights.
 
     Ghost batches of 10 make up both halves of a batch of 40. Running statistics are the ranks' mean, each of which has
@@ -31,14 +68,9 @@ def test_two_ranks_are_one_process(make_config, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         train(config, tmp_path / "run", device="cpu", report=stop)
     (tmp_path / "config.json").write_text(json.dumps(config.to_dict()))
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    command += ["-m", "isogon.lab", str(tmp_path / "config.json"), str(tmp_path / "run")]
-    ended = subprocess.run(
-        command, env={**os.environ, "CUDA_VISIBLE_DEVICES": ""}, capture_output=True, text=True, timeout=120
-    )
-    assert ended.returncode == 0, ended.stderr
+    told = launched("-m", "isogon.lab", str(tmp_path / "config.json"), str(tmp_path / "run"))
     together = Run.read(tmp_path / "run")
-    assert ended.stdout == f"finished, test accuracy {together.accuracy:.4f}\n"  # once
+    assert told == f"finished, test accuracy {together.accuracy:.4f}\n"  # once
 
     expected, found = (torch.load(run.folder / "weights.pt", weights_only=True) for run in (alone, together))
     assert list(found) == list(expected)

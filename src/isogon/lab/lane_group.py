@@ -34,6 +34,8 @@ LaneReport = Callable[[Config, Mapping[str, Any]], None]
 
 #: lanes at once by device: beyond that a step gains nothing more (benchmarks/gpu_lanes.py)
 AT_ONCE = {"cpu": 16, "cuda": 8}
+# Networks with more weights than this do best by fours on a GPU: more would drive each other out of its cache.
+_LARGE, _LARGE_AT_ONCE = 4_000_000, 4
 # Seconds between two checkpoints of a lane: on a GPU epochs may be shorter than the writing of one.
 _CHECKPOINT_SECONDS = {"cpu": 0.0, "cuda": 60.0}
 # Steps that a GPU lane launches before the next one's turn: enough to bridge the end of another's epoch.
@@ -55,7 +57,8 @@ def lanes(
     """Train `configs`, which share network, kind of data and precision, several at once; their runs in order.
 
     Args:
-        out: a folder for the runs' folders, named by `Config.name`; the same call resumes.
+        out: a folder for the runs' folders, named by `Config.name`; the same call resumes. On a GPU a lane that is
+            killed loses what it did in the last minute, elsewhere the epoch under way.
         device: `cuda` where there is one, else `cpu`.
         at_once: lanes that train at the same time.
         report: called after each epoch of a lane.
@@ -65,7 +68,8 @@ def lanes(
         return []
     check_alike(configs)
     device = torch.device(device or default_device())
-    at_once = AT_ONCE[device.type] if at_once is None else check_whole("at_once", at_once, cure="count the lanes")
+    if at_once is not None:
+        check_whole("at_once", at_once, cure="count the lanes")
     places = {config.key: run_folder(_place(out, config), config) for config in configs}
     runs = {key: Run.read(place) for key, place in places.items() if place is not None and (place / RESULT).exists()}
     waiting = deque(config for config in configs if config.key not in runs)
@@ -84,6 +88,7 @@ def lanes(
     if sample is None or sample.draws or (device.type == "cpu" and (len(waiting) == 1 or not can_stack(sample))):
         ended = _in_turn(waiting, places, device, report)
     else:
+        at_once = at_once or _most_at_once(sample, device)
         ended = (_stacked if device.type == "cpu" else _on_streams)(trials(), at_once, report)
     try:
         for run in ended:
@@ -93,6 +98,11 @@ def lanes(
         for trial in opened.values():
             trial.close()
     return [runs[config.key] for config in configs]
+
+
+def _most_at_once(sample: Trial, device: torch.device) -> int:
+    large = sum(parameter.numel() for parameter in sample.model.parameters()) > _LARGE
+    return _LARGE_AT_ONCE if large and device.type == "cuda" else AT_ONCE[device.type]
 
 
 def _in_turn(
@@ -131,6 +141,7 @@ def _on_streams(trials: Iterator[Trial], at_once: int, report: LaneReport | None
             if trial is not None:
                 active.append(memory.begun(trial))
         if not active:
+            _let_go()
             return
         for lane in list(active):
             before = lane.trial.epoch
@@ -143,6 +154,12 @@ def _on_streams(trials: Iterator[Trial], at_once: int, report: LaneReport | None
         del lane  # with it goes the memory of its graphs
 
 
+def _let_go() -> None:
+    """Give back the GPU's memory of trials that have ended, which their own hooks hold."""
+    gc.collect()
+    torch.cuda.empty_cache()
+
+
 class _Memory:
     """Begins GPU lanes while there is memory for another as large as the largest so far."""
 
@@ -152,8 +169,7 @@ class _Memory:
         self._free_streams: list[torch.cuda.Stream] = []
 
     def begun(self, trial: Trial) -> GraphedTrial:
-        gc.collect()  # a trial that has ended is held by its own hooks
-        torch.cuda.empty_cache()
+        _let_go()
         before, _ = torch.cuda.mem_get_info(trial.device)
         # Libraries keep workspaces for every stream that they have seen, so streams are used again.
         stream = self._free_streams.pop() if self._free_streams else torch.cuda.Stream(trial.device)  # type: ignore[no-untyped-call]

@@ -25,6 +25,7 @@ from isogon.papers.la_curves import (
 )
 from isogon.papers.la_degrees import DEGREES
 from isogon.papers.la_toy import TOY
+from isogon.papers.tiny_network import TINY_NETWORK
 from isogon.recipe import Recipe
 from isogon.report.exhibits import Exhibit
 
@@ -51,7 +52,7 @@ _PLAIN = {"scale_invariant": "plain", "norm": "batch"}
 _CIFAR = {"net": "preresnet32", "net_options": _PLAIN, "data": "cifar10", "monitor_every": 50}
 #: the network and images at `tiny`
 TINY = {
-    "net": "cnn4",
+    "net": TINY_NETWORK,
     "net_options": {**_PLAIN, "width": 4},
     "data": "fashion-mini",
     "augmentation": "none",
@@ -61,7 +62,12 @@ SETTINGS: dict[Scale, Setting] = {
     # Weight decay is low enough that running statistics of batch norm, a mean over some ten steps, keep up with weights
     # that grow by x' = ηλ/(1−μ) a step.
     "tiny": Setting(Recipe(lr=0.1, weight_decay=0.005, batch_size=20, samples=200, epochs=5), (2, 4), 2, TINY),
-    "small": Setting(Recipe(lr=0.1, weight_decay=5e-4, batch_size=128, samples=50_000, epochs=60), (30, 45), 3, _CIFAR),
+    "small": Setting(
+        Recipe(lr=0.1, weight_decay=5e-4, batch_size=128, samples=50_000, epochs=60),
+        (30, 45),
+        3,
+        {**_CIFAR, "precision": "bfloat16"},
+    ),
     "paper": Setting(
         Recipe(lr=0.1, weight_decay=5e-4, batch_size=128, samples=50_000, epochs=160), (80, 120), 3, _CIFAR
     ),

@@ -126,7 +126,8 @@ def _normalise(
                 tl.store(running_var + channel, tracked_var, mask=here)
         return
     mean, var = _statistics(parts, group, groups, rows, columns, channel, here, PARTS, ROWS)
-    scale = 1 / tl.sqrt(var + eps)
+    # A variance that has overflowed would make all zeros, and a run that has diverged look sound.
+    scale = tl.where(var < float("inf"), 1 / tl.sqrt(var + eps), float("nan"))
     if part == 0:
         tl.store(kept + group * columns + channel, mean, mask=here)
         tl.store(kept + (groups + group) * columns + channel, scale, mask=here)
