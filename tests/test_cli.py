@@ -164,7 +164,7 @@ words = st.one_of(
 extra = st.lists(st.one_of(st.tuples(st.sampled_from(FLAGS), words), st.tuples(words)), max_size=5)
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(command=st.sampled_from(["transfer", "predict", ""]), tail=extra, complete=st.booleans())
 @example(command="transfer", tail=[("--recipe", "\0")], complete=True)
 @example(command="predict", tail=[("--epochs", "1e9")], complete=True)

@@ -27,17 +27,13 @@ from isogon.lab import Run
 EXAMPLE = "isogon demo --quick --out isogon-glimpse"
 
 
-def start(folder):
-    """The example of `--help`, in a process of its own; it works without being installed, too."""
-    variables = {**os.environ, "PYTHONPATH": str(Path(isogon.__file__).parents[1])}
-    command = [sys.executable, "-m", *EXAMPLE.split()]
-    return subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, check=False, timeout=300)
-
-
 @pytest.fixture(scope="module")
 def told(tmp_path_factory):
+    """The example of `--help`, in a process of its own; it works without being installed, too."""
     folder = tmp_path_factory.mktemp("tour")
-    done = start(folder)
+    variables = {**os.environ, "PYTHONPATH": str(Path(isogon.__file__).parents[1])}
+    command = [sys.executable, "-m", *EXAMPLE.split()]
+    done = subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr
     return folder, done
 
@@ -175,13 +171,17 @@ def test_summary_and_page_say_the_numbers_of_the_runs(told, runs, searched, full
         assert said in unescape(page)
 
 
-def test_the_second_tour_reads_what_the_first_has_made(told):
+def test_the_second_tour_reads_what_the_first_has_made(told, monkeypatch, capsys):
     folder, first = told
     files = sorted((folder / "isogon-glimpse" / "runs").rglob("*"))
     before = {file: file.stat().st_mtime_ns for file in files}
-    again = start(folder)
-    assert again.stdout == first.stdout
-    assert " runs, " not in again.stderr, "no run is trained again"
+    monkeypatch.chdir(folder)
+    with pytest.raises(SystemExit) as stop:
+        main(EXAMPLE.split()[1:])
+    again = capsys.readouterr()
+    assert stop.value.code == 0
+    assert again.out == first.stdout
+    assert " runs, " not in again.err, "no run is trained again"
     assert {file: file.stat().st_mtime_ns for file in sorted((folder / "isogon-glimpse" / "runs").rglob("*"))} == before
 
 

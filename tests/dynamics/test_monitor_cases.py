@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import subprocess
 import sys
 import warnings
@@ -180,13 +181,12 @@ def test_only_rank_0_measures(tmp_path):
     script = tmp_path / "train.py"
     script.write_text(
         """
-import os, sys
-import torch, torch.distributed as dist, torch.multiprocessing as mp
+import sys
+import torch, torch.distributed as dist
 from torch import nn
 from isogon.dynamics import Monitor, RunFolder
 
 def work(rank, folder):
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=sys.argv[2])
     dist.init_process_group("gloo", rank=rank, world_size=2)
     torch.manual_seed(0)
     model = nn.parallel.DistributedDataParallel(
@@ -207,14 +207,26 @@ def work(rank, folder):
     dist.destroy_process_group()
 
 if __name__ == "__main__":
-    mp.spawn(work, (sys.argv[1],), nprocs=2)
+    work(int(sys.argv[1]), sys.argv[2])
 """
     )
     port = str(20000 + np.random.default_rng().integers(20000))
-    done = subprocess.run(
-        [sys.executable, str(script), str(tmp_path / "run"), port], capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode == 0, done.stderr
+    environment = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, str(script), str(rank), str(tmp_path / "run")],
+            env=environment,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in range(2)
+    ]
+    try:
+        said = [rank.communicate(timeout=120)[1] for rank in ranks]
+    finally:
+        for rank in ranks:
+            rank.kill()
+    assert [rank.returncode for rank in ranks] == [0, 0], said
     assert read(tmp_path / "run0").step.max() == 5
 
 

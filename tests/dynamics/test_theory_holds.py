@@ -18,9 +18,7 @@ def settled_ratio(records, column: str, predicted: str, first_step: int) -> dict
     }
 
 
-@pytest.mark.parametrize(
-    ("style", "nesterov", "weight_decay"), [("affine", False, 5e-3), ("plain", False, 1e-2), ("plain", True, 1e-2)]
-)
+@pytest.mark.parametrize(("style", "nesterov", "weight_decay"), [("affine", False, 5e-3), ("plain", True, 1e-2)])
 def test_step_angles_and_norms_agree_with_theory_in_equilibrium(make_task, style, nesterov, weight_decay):
     """ηλ is raised so that equilibrium takes a hundred steps, 1/(4x'), and not tens of thousands.
 
@@ -29,15 +27,15 @@ def test_step_angles_and_norms_agree_with_theory_in_equilibrium(make_task, style
     task = make_task(width=8, samples=2048, scale_invariant=style)
     optimizer = torch.optim.SGD(task.parameters, lr=0.04, momentum=0.9, weight_decay=weight_decay, nesterov=nesterov)
     with Monitor(task.model, optimizer, batch_size=32, samples=2048, inputs=task.inputs[:4], every_steps=2) as monitor:
-        task.train(optimizer, 1100)
+        task.train(optimizer, 850)
     records = monitor.records
-    angles = settled_ratio(records, "step_angle", "predicted_step_angle", 700)
+    angles = settled_ratio(records, "step_angle", "predicted_step_angle", 500)
     assert len(angles) == 4
     for layer, ratio in angles.items():
         assert ratio == pytest.approx(1, abs=0.1), (layer, angles)
-    late = records[records.step >= 700]
+    late = records[records.step >= 500]
     assert late.in_equilibrium.mean() > 0.9
-    last = records[records.step == 1098].set_index("layer")
+    last = records[records.step == 848].set_index("layer")
     assert np.allclose(last.norm, last.predicted_norm, rtol=0.1)
     assert (records.radial.abs() < 1e-3).all()
 

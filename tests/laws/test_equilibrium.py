@@ -98,7 +98,7 @@ def test_the_variance_floor_and_the_bound(momentum):
     lr, wd, spread = 0.1, 0.1 * (1 - momentum), 0.5
     args = {"lr": lr, "momentum": momentum}
     star = equilibrium.equilibrium_norm("sgd", weight_decay=wd, unit_grad_sq=1.0, **args)
-    norms, _ = run("sgd", lr=lr, wd=wd, momentum=momentum, norm=star, spread=spread, dim=4000, steps=20_000)
+    norms, _ = run("sgd", lr=lr, wd=wd, momentum=momentum, norm=star, spread=spread, dim=1000, steps=20_000)
     floor = equilibrium.norm_variance_floor(unit_grad_sq=1.0, unit_grad_var=spread**2, **args)
     assert np.var(norms[500:]) == pytest.approx(floor, rel=0.25)
     bound = equilibrium.norm_error_bound(

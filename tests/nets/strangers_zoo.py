@@ -2,7 +2,7 @@
 
 Each factory takes `num_classes` and returns a module in training mode; `EXAMPLES` pairs every factory with a
 function that makes an example input (the arguments of `forward`). Nothing here knows of isogon. All of them
-train and export:
+train:
 
 >>> for factory, example in EXAMPLES.items():
 ...     model, inputs = factory(num_classes=3), example()
@@ -10,8 +10,6 @@ train and export:
 ...     logits.square().sum().backward()
 ...     assert model.training and logits.shape == (4, 3)
 ...     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
-...     program = torch.export.export(model, inputs)
-...     assert len(program.state_dict) == len(model.state_dict())
 """
 
 from __future__ import annotations

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import importlib.util
 import io
 import sys
@@ -38,6 +39,13 @@ def example(factory, batch=8):
     return factory(num_classes=3), ZOO.EXAMPLES[factory](batch)
 
 
+@functools.cache
+def converted(factory, style):
+    """The model, its inputs and what `convert` made of it; no test may change them."""
+    model, inputs = example(factory)
+    return model, inputs, convert(model, *inputs, style=style)
+
+
 def change_on_rescaling(model, inputs, factor=3.0):
     """Relative change of the output when all trainable parameters are multiplied by `factor`, in float64, ε → 0."""
     model = copy.deepcopy(model).double()
@@ -64,9 +72,8 @@ def change_on_rescaling(model, inputs, factor=3.0):
 @pytest.mark.parametrize("style", ["affine", "plain"])
 @pytest.mark.parametrize("factory", CONVERTIBLE, ids=lambda f: f.__name__)
 def test_networks_become_invariant(factory, style):
-    model, inputs = example(factory)
+    model, inputs, done = converted(factory, style)
     assert change_on_rescaling(model, inputs) > 1e-3
-    done = convert(model, *inputs, style=style)
     assert done.scale_map.is_invariant
     assert done.scale_map.disagreements == ()
     assert change_on_rescaling(done.model, inputs) < 1e-9
@@ -80,30 +87,29 @@ def test_networks_become_invariant(factory, style):
 
 @pytest.mark.parametrize("factory", CONVERTIBLE, ids=lambda f: f.__name__)
 def test_the_copy_trains_saves_and_exports_and_the_original_is_untouched(factory):
-    model, inputs = example(factory)
-    before = {name: value.clone() for name, value in model.state_dict().items()}
-    flags = {name: p.requires_grad for name, p in model.named_parameters()}
-    done = convert(model, *inputs)
-    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
-    assert flags == {name: p.requires_grad for name, p in model.named_parameters()}
-    assert before.keys() <= done.model.state_dict().keys()
+    model, inputs, done = converted(factory, "affine")
+    before, _ = example(factory)
+    assert model.state_dict().keys() == before.state_dict().keys() <= done.model.state_dict().keys()
+    assert all(torch.equal(value, before.state_dict()[name]) for name, value in model.state_dict().items())
+    flags = [{name: p.requires_grad for name, p in one.named_parameters()} for one in (model, before)]
+    assert flags[0] == flags[1]
 
-    optimizer = torch.optim.SGD([p for p in done.model.parameters() if p.requires_grad], lr=0.1)
-    first = done.model(*inputs)
-    first.square().mean().backward()
+    trained = copy.deepcopy(done.model)
+    optimizer = torch.optim.SGD([p for p in trained.parameters() if p.requires_grad], lr=0.1)
+    trained(*inputs).square().mean().backward()
     optimizer.step()
-    assert all(p.grad is not None for p in done.model.parameters() if p.requires_grad)
+    assert all(p.grad is not None for p in trained.parameters() if p.requires_grad)
 
     buffer = io.BytesIO()
-    torch.save(done.model.state_dict(), buffer)
+    torch.save(trained.state_dict(), buffer)
     buffer.seek(0)
     again = convert(model, *inputs).model
     again.load_state_dict(torch.load(buffer, weights_only=True))
-    done.model.eval()
+    trained.eval()
     again.eval()
-    assert torch.equal(again(*inputs), done.model(*inputs))
-    clone = copy.deepcopy(done.model)
-    assert torch.equal(clone(*inputs), done.model(*inputs))
+    assert torch.equal(again(*inputs), trained(*inputs))
+    clone = copy.deepcopy(trained)
+    assert torch.equal(clone(*inputs), trained(*inputs))
 
 
 def test_biases_before_batch_norm_go_without_changing_the_function():
@@ -174,11 +180,13 @@ def test_ghost_batches_keep_weights_and_keys():
     assert done.scale_map.is_invariant
 
 
-@pytest.mark.parametrize("factory", [ZOO.se_net, ZOO.transformer_encoder], ids=lambda f: f.__name__)
-@pytest.mark.parametrize("style", ["affine", "plain"])
+@pytest.mark.parametrize(
+    ("factory", "style"),
+    [(ZOO.se_net, "affine"), (ZOO.se_net, "plain"), (ZOO.transformer_encoder, "plain")],
+    ids=["se_net-affine", "se_net-plain", "transformer_encoder-plain"],
+)
 def test_what_has_no_cure_is_named_and_left(factory, style):
-    model, inputs = example(factory)
-    done = convert(model, *inputs, style=style)
+    _, _, done = converted(factory, style)
     assert not done.scale_map.is_invariant
     assert any(sentence.startswith("Left as it is:") for sentence in done.changes)
     assert done.scale_map.disagreements == ()
@@ -190,8 +198,7 @@ def test_what_has_no_cure_is_named_and_left(factory, style):
 
 
 def test_convolutions_before_norms_stay_invariant_alone_in_a_gated_network():
-    model, inputs = example(ZOO.se_net)
-    done = convert(model, *inputs)
+    model, _, done = converted(ZOO.se_net, "affine")
     convolutions = {n for n, p in model.named_parameters() if p.ndim == 4}
     assert convolutions <= set(done.scale_map.invariant)
 

@@ -18,6 +18,8 @@ from isogon.nets.layers import Layers
 from isogon.nets.shufflenet import ShuffleUnit
 
 NORMS = ["batch", "ghost", "group", "layer", "instance"]
+# The plain style freezes γ and β, of every norm alike.
+STYLED = [*(("affine", norm) for norm in NORMS), ("plain", "batch"), ("plain", "layer")]
 # Every network, small and without dropout; ghost batches of three in a batch of six.
 SMALL: dict[str, dict[str, Any]] = {
     "cnn4": {"width": 4},
@@ -114,8 +116,7 @@ def test_densenet_count_by_arithmetic(growth: int, classes: int) -> None:
     assert (growth, classes) != (12, 10) or total == 769_162
 
 
-@pytest.mark.parametrize("norm", NORMS)
-@pytest.mark.parametrize("style", ["affine", "plain"])
+@pytest.mark.parametrize(("style", "norm"), STYLED)
 @pytest.mark.parametrize("name", JOINTLY_INVARIANT)
 def test_jointly_invariant(name: str, style: str, norm: str, exact: Callable[[nn.Module], nn.Module]) -> None:
     model = exact(build(name, scale_invariant=style, norm=norm))
@@ -128,8 +129,7 @@ def test_published_networks_are_not_jointly_invariant(name: str, exact: Callable
     assert changes(model, joint(model, 3.0))[0] > 0.1
 
 
-@pytest.mark.parametrize("norm", NORMS)
-@pytest.mark.parametrize("style", ["affine", "plain"])
+@pytest.mark.parametrize(("style", "norm"), STYLED)
 @pytest.mark.parametrize("name", GATED)
 def test_gated_networks_are_invariant_but_for_their_gates(
     name: str, style: str, norm: str, exact: Callable[[nn.Module], nn.Module]
@@ -179,7 +179,11 @@ def test_imagenet_form_makes_maps_four_times_smaller(name: str) -> None:
     assert (4 * small[2], 4 * small[3]) == large[2:]
 
 
-@pytest.mark.parametrize("name", SMALL)
+# Of those marked slow, each is made of the parts of a quick one.
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.slow] if name in ("resnet50", "densenet100") else []) for name in SMALL],
+)
 def test_exports_in_training_mode(name: str) -> None:
     x = images(4)
     model = build(name, scale_invariant="affine", norm="group")

@@ -150,7 +150,7 @@ def objectives(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_a_search_by_a_sampler_finds_the_top_stopped_or_not(objectives):
+def test_a_search_by_a_sampler_finds_the_top_stopped_or_not(objectives, no_workers):
     study = Study.made(tables("tpe", trials=5))
     told: list[str] = []
     outcome = run(study, objectives / "whole", tell=told.append)

@@ -148,7 +148,7 @@ def study(tmp_path, monkeypatch):
     )
 
 
-def test_a_search_stops_the_hopeless_and_says_so(study, tmp_path):
+def test_a_search_stops_the_hopeless_and_says_so(study, tmp_path, no_workers):
     outcome = run(study, tmp_path / "out", progress=False)
     pruned = [one for one in outcome.rows if one.status == "pruned"]
     assert pruned

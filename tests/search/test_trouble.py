@@ -12,10 +12,10 @@ import sys
 import pytest
 
 from isogon.cli import main
-from isogon.lab import Config, engines, run_all
+from isogon.lab import Config, run_all
 from isogon.lab.disk_space import DiskFullError, full_disk
 from isogon.recipe import Recipe
-from isogon.search import Study, execution, run, storage
+from isogon.search import Study, run, storage
 from isogon.search.status import Progress
 
 OBJECTIVES = """
@@ -77,19 +77,6 @@ def _where_the_objectives_are(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def no_workers(monkeypatch):
-    """Trials run in the test's own process: a worker would take seconds to start."""
-
-    def in_turn(jobs, *, heard, claim):
-        for job in jobs:
-            if claim(job):
-                job.work(heard)
-
-    for module in (execution, engines):
-        monkeypatch.setattr(module, "pool_for", lambda *_, **__: in_turn)
-
-
-@pytest.fixture
 def small_disk(tmp_path):
     """A file system of its own with 1 MiB, and a function that makes it larger."""
     place = tmp_path / "disk"
@@ -121,8 +108,8 @@ def study(name: str) -> Study:
     return Study.read(file)
 
 
-def test_a_worker_without_room_stops_the_command(small_disk, isogon):
-    """With real workers, from the command line, until there is room."""
+def test_a_worker_without_room_stops_the_command(small_disk, isogon, request):
+    """With a real worker, from the command line, until there is room."""
     place, enlarge = small_disk
     study("writing")
     code, _, err = isogon("search", "writing.toml", "--out", place / "out")
@@ -133,6 +120,7 @@ def test_a_worker_without_room_stops_the_command(small_disk, isogon):
     assert {row.status for row in rows} == {"finished", "running", "waiting"}
     ended = [row for row in rows if row.status == "finished"]
     enlarge()
+    request.getfixturevalue("no_workers")  # the way on is the same for them
     code, out, _ = isogon("search", "writing.toml", "--out", place / "out")
     assert code == 0
     assert "failed" not in out
