@@ -33,6 +33,7 @@ SCHEMA = {
     "predicted_epoch_angle": "float64",
     "in_equilibrium": "boolean",
 }
+_TYPES = {name: pd.api.types.pandas_dtype(kind) for name, kind in SCHEMA.items()}
 RECORDS, EPOCHS, RUN = "records.parquet", "epochs.parquet", "run.json"
 _PART = "records.part-{:06d}.parquet"
 _PARTS = "records.part-*.parquet"
@@ -40,7 +41,10 @@ _PARTS = "records.part-*.parquet"
 
 def table(rows: Mapping[str, Any] | pd.DataFrame | None = None) -> pd.DataFrame:
     """A table in the schema; an empty one without `rows`."""
-    return pd.DataFrame({name: [] for name in SCHEMA} if rows is None else rows, columns=list(SCHEMA)).astype(SCHEMA)
+    made = pd.DataFrame({name: [] for name in SCHEMA} if rows is None else rows, columns=list(SCHEMA))
+    # Casts that change nothing would take most of the time.
+    others = {name: kind for name, kind in _TYPES.items() if made.dtypes[name] != kind}
+    return made.astype(others) if others else made
 
 
 def joined(tables: list[pd.DataFrame]) -> pd.DataFrame:

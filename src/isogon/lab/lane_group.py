@@ -42,6 +42,9 @@ _CHECKPOINT_SECONDS = {"cpu": 0.0, "cuda": 60.0}
 _STEPS_AT_ONCE = 16
 # Memory of the GPU that is left free: tests at the epochs' ends need some.
 _SPARE_BYTES = 2**30
+# Streams of lanes that have ended. Libraries keep workspaces for every stream that they have seen (on a large GPU 66 MB
+# in all), so the next lanes take the same.
+_FREE_STREAMS: dict[torch.device, list[torch.cuda.Stream]] = {}
 # Convolutions over more pixels than this are faster one network after the other (benchmarks/lanes.py).
 _MOST_PIXELS = 100
 
@@ -166,14 +169,12 @@ class _Memory:
     def __init__(self) -> None:
         self._largest = 0
         self._told = self._told_of_refusal = False
-        self._free_streams: list[torch.cuda.Stream] = []
 
     def begun(self, trial: Trial) -> GraphedTrial:
         _let_go()
         before, _ = torch.cuda.mem_get_info(trial.device)
-        # Libraries keep workspaces for every stream that they have seen, so streams are used again.
-        stream = self._free_streams.pop() if self._free_streams else torch.cuda.Stream(trial.device)  # type: ignore[no-untyped-call]
-        lane = GraphedTrial(trial, stream)
+        free = _FREE_STREAMS.setdefault(trial.device, [])
+        lane = GraphedTrial(trial, free.pop() if free else torch.cuda.Stream(trial.device))  # type: ignore[no-untyped-call]
         lane.begin()
         if lane.refused is not None and not self._told_of_refusal:
             self._told_of_refusal = True
@@ -183,7 +184,7 @@ class _Memory:
         return lane
 
     def ended(self, lane: GraphedTrial) -> None:
-        self._free_streams.append(lane.stream)
+        _FREE_STREAMS[lane.trial.device].append(lane.stream)
 
     def has_room(self, active: int, wanted: int) -> bool:
         torch.cuda.empty_cache()

@@ -146,7 +146,7 @@ def _normalise(
         if RESIDUAL:
             value += tl.load(residual + places, mask=mask, other=0.0).to(tl.float32)
         if RELU:
-            value = tl.maximum(value, 0.0)
+            value = tl.maximum(value, 0.0, propagate_nan=tl.PropagateNan.ALL)
         tl.store(y + places, value.to(y.dtype.element_ty), mask=mask)
         if STRIDE > 1:
             thin_row, is_one = _thinned(row_here, start, height, width, STRIDE)
