@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 import pandas as pd
 
+from isogon.errors import IsogonError
 from isogon.lab import Config, Run
 from isogon.report.exhibits import Cell, Exhibit
 
@@ -23,14 +25,22 @@ Verdict = Literal["holds", "fails", "undecided", "not run"]
 Label = str | int | float
 
 
+class UnavailableError(IsogonError):
+    """What `compute` needs is not to be had here; the message becomes the reason why the experiment was not run."""
+
+
 @dataclass(frozen=True)
 class Options:
-    """What is wanted of an experiment; `panels`, `columns` and `seeds` are all of the scale's own where None."""
+    """What is wanted of an experiment; `panels`, `columns` and `seeds` are all of the scale's own where None.
+
+    `folder` is no part of that: it is where `compute` may keep what takes long, and finds it at the next call.
+    """
 
     scale: Scale = "tiny"
     panels: tuple[str, ...] | None = None
     columns: tuple[str, ...] | None = None
     seeds: int | None = None
+    folder: Path | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True)
@@ -60,7 +70,7 @@ class Experiment:
         claim: what the paper says that it shows, in our words.
         plan: the trainings at a scale; none for a simulation.
         keep: the rows of an ended training; the planned labels are added to each as columns.
-        compute: for what is no training: the rows at a scale.
+        compute: for what is no training of the lab: the rows at a scale; it may raise `UnavailableError`.
         judge, show: the verdict and the exhibits of a table of rows.
         choices: what the paper leaves open, and what was chosen.
         unavailable: why the `paper` scale cannot be run with what is public, where it cannot.

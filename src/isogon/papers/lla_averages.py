@@ -17,7 +17,7 @@ from isogon.lab.training import default_device
 from isogon.lab.trial import Trial
 from isogon.papers.experiment import Experiment, Judgement, Options, Scale, Verdict
 from isogon.papers.gaps import Gap, points, worst
-from isogon.papers.lla_judging import numbers_of, too_little
+from isogon.papers.lla_judging import numbers_of, rank_correlation, too_little
 from isogon.papers.lla_setup import CHOICES, config, decay_of
 from isogon.report.exhibits import Exhibit, FigureExhibit, Line
 
@@ -105,7 +105,7 @@ def judge_pairs(table: pd.DataFrame) -> Judgement:
     apart = table["second"] - table["first"]
     near, far = (table.loc[apart == when, "distance"].mean() for when in (apart.min(), apart.max()))
     ratio = float((table["distance"] / table["norm"]).max())
-    rank = float(apart.corr(table["distance"], method="spearman"))
+    rank = rank_correlation(apart, table["distance"])
     grows: Verdict = "holds" if far > near and rank > 0 else "fails"
     large: Verdict = "holds" if ratio >= _OF_ITS_SIZE else "fails" if ratio < _SMALL else "undecided"
     verdict = worst([gain.above(), grows, large])

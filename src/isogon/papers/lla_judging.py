@@ -97,5 +97,10 @@ def lines(table: pd.DataFrame, x: str, y: str, by: str = "column") -> list[Line]
     ]
 
 
+def rank_correlation(first: pd.Series[float], second: pd.Series[float]) -> float:
+    """Spearman's; that of pandas would import SciPy, seconds of it."""
+    return float(first.rank().corr(second.rank()))
+
+
 def numbers_of(gaps: Mapping[str, Gap]) -> dict[str, float]:
     return {name: value for key, gap in gaps.items() for name, value in ((key, gap.size), (f"{key}, error", gap.error))}

@@ -17,6 +17,7 @@ from isogon.papers.experiment import Experiment, Judgement, Options, Planned, Sc
 from isogon.papers.gaps import Gap, points, worst
 from isogon.papers.lla_judging import endings, finished, lines, numbers_of, spread, too_little
 from isogon.papers.lla_setup import planned, seeds_of
+from isogon.papers.tiny_network import TINY_NETWORK
 from isogon.report.exhibits import Exhibit, FigureExhibit, Line
 
 CONST, OTHERS = "Const", ("LR-decay", "WD-decay")
@@ -55,7 +56,7 @@ def trial(scale: Scale, schedule: str, *, stage: int, seed: int, fixed_start: bo
             samples=samples,
             epochs=round(stage / 40 * unit),
         ),
-        net="cnn4",
+        net=TINY_NETWORK if scale == "tiny" else "cnn4",
         net_options={"width": 2 if scale == "tiny" else 16, "scale_invariant": "plain", "norm": "batch"},
         data="fashion-mini" if scale == "tiny" else "mnist",
         augmentation="none",
@@ -212,7 +213,8 @@ def show_figure_3(table: pd.DataFrame) -> list[Exhibit]:
 _OPEN = (
     "Batch size and widths are not printed: batches of 128, 16, 32 and 64 channels; no momentum, no augmentation.",
     "Predictions at epoch 120 come from runs that end there, with the seeds of the longer ones.",
-    "Small scale: 40 trials on 6,000 images, a quarter of the epochs. Tiny: 2 trials on 160 images of fashion-mini.",
+    "Small scale: 40 trials on 6,000 images, a quarter of the epochs. Tiny: 2 trials on 160 images of "
+    "fashion-mini averaged to 7×7 pixels.",
 )
 
 EXPERIMENTS = (

@@ -21,6 +21,7 @@ from isogon.papers.lla_judging import (
     levels,
     numbers_of,
     panels,
+    rank_correlation,
     spread,
     too_little,
 )
@@ -127,7 +128,7 @@ def judge_levels(table: pd.DataFrame) -> Judgement:
     rates = runs.groupby("column")["intrinsic_lr"].first()
     order = rates.sort_values().index
     gain = lead(endings(runs), str(order[0]), str(order[-1]), "test_accuracy")
-    rank = float(-rates.corr(after["mean"], method="spearman"))
+    rank = -rank_correlation(rates, after["mean"])
     verdict = gain.above()
     if verdict == "holds" and rank < 0.5:
         verdict = "undecided"

@@ -9,6 +9,7 @@ from isogon import Recipe
 from isogon.lab import Config
 from isogon.lab.plans import phases_name
 from isogon.papers.experiment import Label, Options, Planned, Scale
+from isogon.papers.tiny_network import TINY_NETWORK
 
 #: start of the CIFAR experiments: learning rate and weight decay (table 1)
 LR, WEIGHT_DECAY = 0.4, 5e-4
@@ -19,7 +20,8 @@ CHOICES = (
     "suggest, and the published 16 at small scale; VGG16 has 64 and 32.",
     "Augmentation is padding by 4, cropping and mirroring; the last batch of an epoch is dropped unless full.",
     "Small scale: PreResNet32 and VGG16 in bfloat16 with fewer epochs. "
-    "Tiny scale: cnn4 with 2 channels, some hundred images of fashion-mini, batches of 20 and more weight decay.",
+    "Tiny scale: cnn4 with 2 channels, some hundred images of fashion-mini averaged to 7×7 pixels, batches of 20 and "
+    "more weight decay.",
 )
 _WIDTHS = {"preresnet32": {"small": 16, "paper": 64}, "vgg16": {"small": 32, "paper": 64}}
 #: more weight decay at tiny scale, so that an epoch of some 12 steps forgets as much as several of 390
@@ -47,7 +49,7 @@ def config(
     `lr`, `weight_decay` and `epochs` are taken as they are at every scale.
     """
     if scale == "tiny":
-        net, options, data, samples = "cnn4", {"width": 2}, "fashion-mini", tiny_samples
+        net, options, data, samples = TINY_NETWORK, {"width": 2}, "fashion-mini", tiny_samples
         changes = {"augmentation": "none", "save_weights": False, "monitor_every": 4, **changes}
     else:
         options = {"width": _WIDTHS[net][scale]}

@@ -1,4 +1,8 @@
-"""`Finding`: the rows of an experiment, the verdict on them, and how they were made; a Parquet file and a JSON one."""
+"""`Finding`: the rows of an experiment, the verdict on them, and how they were made.
+
+It is kept in three files: the rows in Parquet, what people want to know in JSON, and in CSV a line for each training or
+computation behind it, with the command that made it.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,7 @@ import json
 import math
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,6 +20,7 @@ import pandas as pd
 from isogon.errors import ArgumentError
 from isogon.lab.checkpoints import write_json, write_whole
 from isogon.papers.experiment import SCALES, Experiment, Judgement, Options, Scale
+from isogon.papers.provenance import Source, label_text
 from isogon.report.exhibits import Exhibit, Showing
 
 
@@ -23,13 +28,15 @@ from isogon.report.exhibits import Exhibit, Showing
 class Finding:
     """What came of an experiment.
 
-    `made` says how it was made, in what fits in a JSON file: see `provenance.how_made`.
+    `made` says how it was made, in what fits in a JSON file (see `provenance.how_made`), `sources` the same piece by
+    piece.
     """
 
     experiment: Experiment
     options: Options
     table: pd.DataFrame
     made: Mapping[str, Any]
+    sources: Sequence[Source] = ()
 
     @property
     def stem(self) -> str:
@@ -42,6 +49,12 @@ class Finding:
         runs = self.made["runs"]
         return int(runs["planned"] - sum(count for status, count in runs.items() if status != "planned"))
 
+    @property
+    def missing(self) -> Sequence[str]:
+        """Sentences about what could not be computed here."""
+        found: Sequence[str] = self.made.get("missing", ())
+        return found
+
     @cached_property
     def judgement(self) -> Judgement:
         """The verdict; there is none before all runs have ended."""
@@ -49,7 +62,8 @@ class Finding:
             planned = self.made["runs"]["planned"]
             return Judgement("undecided", f"Only {planned - self.waiting} of {planned} runs have ended.")
         if self.table.empty:
-            return Judgement("not run", self.experiment.unavailable or "There are no rows to judge.")
+            reasons = [*self.missing, self.experiment.unavailable or "There are no rows to judge."]
+            return Judgement("not run", reasons[0])
         return self.experiment.judge(self.table)
 
     @cached_property
@@ -84,11 +98,13 @@ class Finding:
         }
 
     def write(self, folder: str | os.PathLike[str]) -> Path:
-        """Write both files; returns that of the rows."""
+        """Write the files; returns that of the rows."""
         place = Path(folder)
         place.mkdir(parents=True, exist_ok=True)
         rows = place / f"{self.stem}.parquet"
         write_whole(rows, lambda file: self.table.to_parquet(file, compression="zstd", index=False))
+        listed = pd.DataFrame([asdict(source) for source in self.sources], columns=[one.name for one in fields(Source)])
+        write_whole(place / f"{self.stem}.csv", lambda file: listed.to_csv(file, index=False))
         write_json(place / f"{self.stem}.json", self.to_dict())
         return rows
 
@@ -104,7 +120,7 @@ class Finding:
             sentence=judgement.sentence,
             exhibits=self.exhibits,
             numbers=judgement.numbers,
-            notes=[*experiment.choices, *unavailable],
+            notes=[*experiment.choices, *unavailable, *(f"Left out: {sentence}" for sentence in self.missing)],
             made={"scale": self.options.scale, **made_in_words(self.made)},
         )
 
@@ -145,10 +161,25 @@ def read_finding(folder: str | os.PathLike[str], experiment: Experiment, scale: 
     except (OSError, ValueError) as error:
         raise ArgumentError("results", "a result that can be read", str(place), str(error)) from None
     panels, columns = (None if content[name] is None else tuple(content[name]) for name in ("panels", "columns"))
-    names = ("command", "date", "hardware", "versions", "seeds", "runs", "images", "seconds", "errors")
+    names = ("command", "date", "hardware", "versions", "seeds", "runs", "images", "seconds", "errors", "missing")
     return Finding(
         experiment,
         Options(scale=scale, panels=panels, columns=columns, seeds=content["seed_count"]),
         table,
-        {name: content[name] for name in names},
+        {name: content[name] for name in names if name in content},
+        _read_sources(Path(f"{place}.csv")),
     )
+
+
+def _read_sources(file: Path) -> tuple[Source, ...]:
+    if not file.exists():
+        return ()
+    texts = pd.read_csv(file, dtype=str, keep_default_na=False)
+    rows = texts.astype({"seed": int, "images": int, "seconds": float}).to_dict("records")
+    return tuple(Source(**{str(name): value for name, value in row.items()}) for row in rows)
+
+
+def plain_table(table: pd.DataFrame) -> pd.DataFrame:
+    """A table that is the same when it comes back from a file: labels of several kinds in one column become texts."""
+    mixed = [name for name in table.columns if pd.api.types.infer_dtype(table[name]).startswith("mixed")]
+    return table.assign(**{name: [label_text(value) for value in table[name]] for name in mixed})

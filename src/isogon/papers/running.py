@@ -6,7 +6,7 @@ import hashlib
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from string import ascii_lowercase
 from typing import TYPE_CHECKING, Any
@@ -16,17 +16,23 @@ import pandas as pd
 from isogon.errors import ArgumentError, check_choice, first_line
 from isogon.lab import Config, Run, run_all
 from isogon.lab.checkpoints import write_whole
+from isogon.lab.data import MissingDataError
 from isogon.lab.pools import ENGINES, Engine
 from isogon.lab.runs import RESULT
 from isogon.lab.training import default_device
-from isogon.papers.experiment import SCALES, Experiment, Label, Options, Planned
-from isogon.papers.provenance import command_of, how_made
+from isogon.papers.experiment import SCALES, Experiment, Label, Options, Planned, UnavailableError
+from isogon.papers.fingerprint import code_fingerprint
+from isogon.papers.merging import merged
+from isogon.papers.provenance import Source, command_of, computed_here, how_made, label_text, source_of
 from isogon.papers.registry import chosen
-from isogon.papers.results import Finding, stem_of
+from isogon.papers.results import Finding, plain_table, read_finding, scales_in, stem_of
 from isogon.report.exhibit_files import write_exhibits
 
 if TYPE_CHECKING:
     from isogon.lab import RaySettings
+
+#: what is kept of runs, by the experiment's `keep` and the config's key: experiments that keep the same read it once
+Kept = dict[tuple[Callable[[Run], pd.DataFrame], str], pd.DataFrame]
 
 #: folders below `out`
 RUNS, COMPUTED, RESULTS, EXHIBITS = "runs", "computed", "results", "exhibits"
@@ -50,7 +56,8 @@ def reproduce(
 
     `out` gets the runs, `results` (rows and verdicts, as `Finding.write` keeps them) and `exhibits` (pages, Markdown,
     LaTeX, pictures); both are written while runs end, too. The same call again reads what has ended and goes on with
-    the rest. Results of the same experiment at the same scale are replaced, whatever panels and columns they had.
+    the rest. Results of other panels, columns or seeds of an experiment at the same scale stay, and are shown and
+    judged together with the new ones, as long as the experiment would still make them so.
 
     Args:
         engine, device, workers, ray, progress: as in `lab.run_all`; the engine is `lanes` on a GPU and `local` on a
@@ -64,12 +71,14 @@ def reproduce(
     # Workers that were kept from an earlier call may have been started in another folder.
     place = Path(out).absolute()
     by_id = {one.id: one for one in (chosen([one])[0] if isinstance(one, str) else one for one in wanted)}
+    kept: Kept = {}
     works = [
-        _Work(one, options, _planned(one, options), command_of(one.id, options, engine=engine, device=device))
+        _Work(one, options, _planned(one, options), command_of(one.id, options, engine=engine, device=device), kept)
         for one in by_id.values()
     ]
     _make_folder(place)
     for work in works:
+        work.earlier = _earlier(place / RESULTS, work)
         work.compute(place / COMPUTED)
     configs = {planned.config.key: planned.config for work in works for planned in work.planned}
     ended = {
@@ -84,8 +93,12 @@ def reproduce(
             told.add(sentence)
             tell(sentence)
 
+    for work in works:
+        for sentence in work.missing:
+            tell_once(f"{work.experiment.id}: {sentence}")
+
     def write() -> list[Finding]:
-        return [_written(work.finding(ended), place, tell_once) for work in works]
+        return [_written(work.finding(ended, tell_once), place, tell_once) for work in works]
 
     due = time.monotonic() + PARTIAL_EVERY
 
@@ -129,20 +142,32 @@ class _Work:
     options: Options
     planned: list[Planned]
     command: str
+    kept: Kept
+    earlier: Finding | None = None
     computed: pd.DataFrame = field(default_factory=pd.DataFrame)
-    kept: dict[str, pd.DataFrame] = field(default_factory=dict)
+    computation: Source | None = None
+    missing: list[str] = field(default_factory=list)
 
     def compute(self, folder: Path) -> None:
-        """Make the rows that come from no training of the lab, or read them where an earlier call has made them."""
+        """Make the rows that come from no training of the lab, or read them where the same code has made them before.
+
+        Where what they need is missing, why is kept instead.
+        """
         if self.experiment.compute is None:
             return
-        fingerprint = hashlib.sha256(repr(self.options).encode()).hexdigest()[:8]
-        file = folder / f"{stem_of(self.experiment.id, self.options.scale)}-{fingerprint}.parquet"
+        code = code_fingerprint(self.experiment.compute)
+        asked_for = hashlib.sha256(repr(self.options).encode()).hexdigest()[:8]
+        file = folder / f"{stem_of(self.experiment.id, self.options.scale)}-{asked_for}-{code}.parquet"
         if not file.exists():
             _make_folder(folder)
-            rows = _plain(self.experiment.compute(self.options))
+            try:
+                rows = plain_table(self.experiment.compute(replace(self.options, folder=folder)))
+            except (UnavailableError, MissingDataError) as error:
+                self.missing.append(str(error))
+                return
             write_whole(file, lambda target: rows.to_parquet(target, compression="zstd", index=False))
         self.computed = pd.read_parquet(file)
+        self.computation = computed_here(self.options, code, self.command, file.stat().st_mtime)
         asked = _asked_for(self.options)
         every = self.experiment.plan(Options(scale=self.options.scale)) if asked else ()
         for name, labels in asked.items():
@@ -153,21 +178,31 @@ class _Work:
                 wanted = [bool(_places(name, label) & set(labels)) for label in self.computed[name]]
                 self.computed = self.computed[wanted].reset_index(drop=True)
 
-    def finding(self, ended: Mapping[str, Run]) -> Finding:
-        """What there is of it with these runs, by their configs' keys."""
-        there = [planned for planned in self.planned if planned.config.key in ended]
-        frames = [self._rows(ended[planned.config.key]).assign(**planned.labels) for planned in there]
+    def finding(self, ended: Mapping[str, Run], tell: Callable[[str], None]) -> Finding:
+        """What there is of it with these runs, by their configs' keys, and with what was found earlier."""
+        runs = [(planned, ended.get(planned.config.key)) for planned in self.planned]
+        frames = [self._rows(run).assign(**planned.labels) for planned, run in runs if run is not None]
         frames = [frame for frame in (self.computed, *frames) if len(frame)]
-        table = _plain(pd.concat(frames, ignore_index=True)) if frames else pd.DataFrame()
-        runs = list({planned.config.key: ended[planned.config.key] for planned in there}.values())
-        planned = len({planned.config.key for planned in self.planned})
-        return Finding(self.experiment, self.options, table, how_made(self.command, runs, planned))
+        table = plain_table(pd.concat(frames, ignore_index=True)) if frames else pd.DataFrame()
+        trained = [source_of(planned.labels, planned.config, run, self.command) for planned, run in runs]
+        sources = [*([self.computation] if self.computation else ()), *trained]
+        made = how_made(self.command, sources, self.missing)
+        new = Finding(self.experiment, self.options, table, made, sources)
+        if self.earlier is None:
+            return new
+        whole = merged(new, self.earlier)
+        there = {one.place for one in whole.sources}
+        lost = [one for one in self.earlier.sources if one.is_training and one.ended_well and one.place not in there]
+        if lost:
+            tell(f"{len(lost)} earlier trainings of {new.stem}, which the experiment would make otherwise now.")
+        return whole
 
     def _rows(self, run: Run) -> pd.DataFrame:
-        if run.config.key not in self.kept:
-            assert self.experiment.keep is not None, f"{self.experiment.id} plans runs and keeps nothing of them"
-            self.kept[run.config.key] = self.experiment.keep(run)
-        return self.kept[run.config.key]
+        keep = self.experiment.keep
+        assert keep is not None, f"{self.experiment.id} plans runs and keeps nothing of them"
+        if (keep, run.config.key) not in self.kept:
+            self.kept[keep, run.config.key] = keep(run)
+        return self.kept[keep, run.config.key]
 
 
 def _planned(experiment: Experiment, options: Options) -> list[Planned]:
@@ -204,19 +239,19 @@ def _check_labels(experiment: Experiment, options: Options, name: str, labels: S
 
 def _places(name: str, label: Label) -> set[str]:
     """What a label stands for: the panel `abc` for the panels a, b and c, which are drawn from the same runs."""
-    text = _named(label)
+    text = label_text(label)
     return set(text) if name == "panel" and text in ascii_lowercase else {text}
 
 
-def _named(label: Label) -> str:
-    """A label as people write it: 3125.0 is 3125."""
-    return f"{label:g}" if isinstance(label, float) else str(label)
-
-
-def _plain(table: pd.DataFrame) -> pd.DataFrame:
-    """A table that is the same when it comes back from a file: labels of several kinds in one column become texts."""
-    mixed = [name for name in table.columns if pd.api.types.infer_dtype(table[name]).startswith("mixed")]
-    return table.assign(**{name: [_named(value) for value in table[name]] for name in mixed})
+def _earlier(folder: Path, work: _Work) -> Finding | None:
+    """What the folder has of the experiment at this scale; what cannot be added to is refused, lest it be lost."""
+    if work.options.scale not in scales_in(folder, work.experiment.id):
+        return None
+    found = read_finding(folder, work.experiment, work.options.scale)
+    if len(found.table) and not found.sources and found.options != work.options:
+        rule = "a folder without results of other panels, columns or seeds that do not tell where they come from"
+        raise ArgumentError("out", rule, str(folder / found.stem), "move those away")
+    return found
 
 
 def _written(finding: Finding, place: Path, tell: Callable[[str], None]) -> Finding:

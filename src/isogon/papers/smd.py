@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 import pandas as pd
 
 from isogon.papers.experiment import Experiment, Judgement, Options, Planned, cell_of, final
 from isogon.papers.la_curves import mean_of, together
-from isogon.papers.smd_detection import FIGURE_3_PANELS, TABLE_2
+from isogon.papers.smd_detection import CHOICES as DETECTION_CHOICES
+from isogon.papers.smd_detection import PANELS as DETECTION_PANELS
+from isogon.papers.smd_detection import TABLE_2, layer_rows
 from isogon.papers.smd_maps import FIGURE_4, FIGURE_5
 from isogon.papers.smd_motion import (
     FIRST_STAGE,
@@ -32,12 +35,14 @@ from isogon.report.exhibits import Exhibit, FigureExhibit, Line, TableExhibit
 
 SGD, SGDM = "SGD", "SGDM"
 STANDARD, RESCALED = "Standard", "Rescale"
+# The layer whose norm is shown, by its name in our networks and in torchvision's.
+_SHOWN_LAYERS = (FIRST_STAGE, "layer1.0.conv2.weight")
 #: table 1: rescaling is harmless when it costs no more than this
 HARMLESS = 0.005
 
 _CHOICES = (
-    "tiny: a network of three convolutions on fashion-mini; small: ResNet-18 on CIFAR-10, weight decay 5e-4, γ and β "
-    "frozen so that every trained weight is scale-invariant",
+    "tiny: a network of three convolutions on drawn pictures, in files of ImageNet's layout; small: ResNet-18 on "
+    "CIFAR-10, weight decay 5e-4, γ and β frozen so that every trained weight is scale-invariant",
     f"at the law means within {100 * TOLERANCE:g} % of it",
 )
 _RESCALING = (
@@ -109,32 +114,47 @@ def _stages(rows: pd.DataFrame) -> list[int]:
     return sorted({int(stage) for stage in rows["stage"]} - {0})
 
 
+def _plan_panels(options: Options) -> list[Planned]:
+    """The trainings of figure 3's first row; those of its second are no trainings of the lab."""
+    return [replace(planned, labels={"panel": "abc", **planned.labels}) for planned in _plan_stages(options)]
+
+
 def _judge_stages(table: pd.DataFrame) -> Judgement:
-    """Rescaled: at the law in every later stage as a whole. Standard: below it in the last."""
+    """Rescaled: at the law in every later stage as a whole. Standard: below it in the last. In each network."""
+    return together(*(part for panel, rows in table.groupby("panel") for part in _stage_verdicts(str(panel), rows)))
+
+
+def _stage_verdicts(panel: str, table: pd.DataFrame) -> list[Judgement]:
     rescaled, standard = finished(table, row=RESCALED), finished(table, row=STANDARD)
-    stages = _stages(standard)
+    stages, network = _stages(standard), "Mask R-CNN, " if panel == DETECTION_PANELS else ""
     if not stages or stages != _stages(rescaled):
-        return Judgement("undecided", "Not both runs have gone through all stages.")
+        return [Judgement("undecided", f"{network}not both runs have gone through all stages")]
     parts = [
-        near_law(f"rescaled, stage {stage + 1}", excess_by_layer(rescaled[rescaled["stage"] == stage]))
+        near_law(f"{network}rescaled, stage {stage + 1}", excess_by_layer(rescaled[rescaled["stage"] == stage]))
         for stage in stages
     ]
     last = standard[standard["stage"] == stages[-1]]
-    parts.append(off_law(f"standard, stage {stages[-1] + 1}", excess_by_layer(last), above=False))
-    return together(*parts)
+    return [*parts, off_law(f"{network}standard, stage {stages[-1] + 1}", excess_by_layer(last), above=False)]
 
 
 def _show_stages(table: pd.DataFrame) -> Sequence[Exhibit]:
-    exhibits: list[Exhibit] = [
-        layer_figure(rows, f"Angle of a step, {str(row).lower()}") for row, rows in table.groupby("row", sort=False)
+    return [figure for panel, rows in table.groupby("panel") for figure in _stage_figures(str(panel), rows)]
+
+
+def _stage_figures(panel: str, table: pd.DataFrame) -> list[FigureExhibit]:
+    detector = panel == DETECTION_PANELS
+    network, time = ("Mask R-CNN: ", "part of the training") if detector else ("", "epoch")
+    figures = [
+        replace(layer_figure(rows, f"{network}Angle of a step, {str(row).lower()}"), x_name=time)
+        for row, rows in table.groupby("row", sort=False)
     ]
     layers = list(dict.fromkeys(table["layer"]))
-    layer = FIRST_STAGE if FIRST_STAGE in layers else layers[len(layers) // 2]
+    layer = next((one for one in layers if one.endswith(_SHOWN_LAYERS)), layers[len(layers) // 2])
     lines = []
     for row, rows in table[table["layer"] == layer].groupby("row", sort=False):
         norm = rows.groupby("epoch")["rescaled_norm"].mean()
         lines.append(Line(str(row), [float(epoch) + 1 for epoch in norm.index], list(norm)))
-    return [*exhibits, FigureExhibit(f"Norm of {layer}", "epoch", "‖w‖", lines)]
+    return [*figures, FigureExhibit(f"{network}Norm of {layer}", time, "‖w‖", lines)]
 
 
 def _judge_norms(table: pd.DataFrame) -> Judgement:
@@ -239,11 +259,12 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         title="Angles of all layers in a run of several stages, with and without rescaled weights",
         claim="Weights divided by 10^(1/4) at a drop turn at the law's angle at once; without that the last stages end "
         "below it.",
-        plan=_plan_stages,
+        plan=_plan_panels,
         keep=by_layer,
+        compute=layer_rows,
         judge=_judge_stages,
         show=_show_stages,
-        choices=(*_CHOICES, *_RESCALING, FIGURE_3_PANELS),
+        choices=(*_CHOICES, *_RESCALING, "panels d to f are those of Mask R-CNN", *DETECTION_CHOICES),
         unavailable=NO_IMAGENET,
     ),
     FIGURE_4,

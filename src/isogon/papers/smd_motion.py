@@ -54,9 +54,11 @@ def by_step(run: Run, layer: str) -> pd.DataFrame:
 
 def by_layer(run: Run) -> pd.DataFrame:
     """For every layer and epoch: the root mean square of its step angles, the law's, and its norm."""
-    if not len(run.epochs):
-        return pd.DataFrame()
-    records = run.records
+    return angles_by_layer(run.records).assign(status=run.status) if len(run.epochs) else pd.DataFrame()
+
+
+def angles_by_layer(records: pd.DataFrame) -> pd.DataFrame:
+    """What `by_layer` keeps of a monitor's records."""
     rows = records[(records["layer"] != ALL) & records["step_angle"].notna()]
     rows = rows.assign(square=rows["step_angle"] ** 2)
     kept = rows.groupby(["layer", "epoch"], as_index=False).agg(
@@ -67,7 +69,7 @@ def by_layer(run: Run) -> pd.DataFrame:
         weight_decay=("weight_decay", "last"),
     )
     kept = kept.assign(step_angle=np.sqrt(kept["square"])).drop(columns="square")
-    return _with_stages(kept.sort_values(["epoch", "layer"])).assign(status=run.status)
+    return _with_stages(kept.sort_values(["epoch", "layer"]))
 
 
 def _with_stages(rows: pd.DataFrame) -> pd.DataFrame:

@@ -215,7 +215,8 @@ _CHOICES = (
     "momentum 0.9 (the paper prints that of the weight decay); no warm-up",
     "k batches of B samples, each with its own batch statistics, make the gradient over kB samples",
     f"much larger is read as {MUCH:g} times; errors are over the epochs of the second half",
-    "tiny: a small network on fashion-mini, batches of 10; small: ResNet-18 on CIFAR-10, batches of 64",
+    "tiny: a small network on drawn pictures, in files of ImageNet's layout, batches of 10; small: ResNet-18 on "
+    "CIFAR-10, batches of 64",
 )
 FIGURE_7 = Experiment(
     id="smd/fig7",

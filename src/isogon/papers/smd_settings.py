@@ -14,8 +14,11 @@ from isogon.recipe import Recipe
 
 IMAGENET_SAMPLES = 1_281_167
 NO_IMAGENET = "ImageNet (ILSVRC 2012) is not public; put it in folders imagenet/train/CLASS and imagenet/val/CLASS"
-#: Li and Arora's network and images at this scale
-TINY = {name: value for name, value in _LA_TINY.items() if name != "monitor_every"}
+#: Li and Arora's network at this scale, on pictures that go the way of ImageNet's
+TINY = {
+    **{name: value for name, value in _LA_TINY.items() if name != "monitor_every"},
+    "data": "drawn-folders",
+}
 CIFAR: dict[str, Any] = {
     "net": "resnet18",
     "net_options": {"scale_invariant": "plain"},

@@ -1,0 +1,70 @@
+"""Which weights of a detector are scale-invariant: those whose output goes into a batch norm as it is.
+
+`isogon.check` exports a model, which a detector does not allow: what it does depends on what it finds. So it is watched
+at work instead. A convolution or linear layer all of whose outputs are, the same tensors, inputs of a batch norm, has
+an invariant weight by lemma 1 of Wan et al., and a bias that the norm takes away again.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from isogon.symmetry import ScaleMap
+from isogon.symmetry.degree import NOT_HOMOGENEOUS, UNKNOWN, Degree
+
+_LINEAR = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+
+
+def normalised_map(model: nn.Module, work: Callable[[nn.Module], Any]) -> ScaleMap:
+    """The map of `model`, from calling `work` with a copy of it in training mode."""
+    norms_of = _norms_after(copy.deepcopy(model).train(), work)
+    trained = {name: weight for name, weight in model.named_parameters() if weight.requires_grad}
+    invariant = {f"{layer}.{kind}": norms for layer, norms in norms_of.items() for kind in ("weight", "bias")}
+    unknown = Degree(UNKNOWN, reason="its output is not normalised at once")
+    statistics: dict[str, dict[str, tuple[float, ...]]] = {}
+    for layer, norms in norms_of.items():
+        for norm in norms:
+            # What a norm averages grows with the weight (and bias) that made it; nothing behind the norm does.
+            channels = model.get_parameter(f"{layer}.weight").shape[0]
+            statistics.setdefault(norm, {})[f"{layer}.weight"] = (1.0,) * channels
+    return ScaleMap(
+        model=type(model).__name__,
+        joint=Degree(NOT_HOMOGENEOUS, reason="not all weights are normalised"),
+        alone={name: Degree.of(0) if name in invariant else unknown for name in trained},
+        explanations={
+            name: f"{', '.join(sorted(invariant[name]))} takes its output" if name in invariant else unknown.reason
+            for name in trained
+        },
+        shapes={name: tuple(weight.shape) for name, weight in trained.items()},
+        statistics=statistics,
+    )
+
+
+def _norms_after(model: nn.Module, work: Callable[[nn.Module], Any]) -> dict[str, set[str]]:
+    """Layer → the batch norms that take its output; only layers that have no output that none takes."""
+    # Outputs are held until the end, so that no two of them have the same id.
+    made: dict[int, tuple[str, Tensor]] = {}
+    taken: dict[int, set[str]] = {}
+
+    def leaves(layer: str, module: nn.Module, inputs: Any, output: Tensor) -> None:
+        made[id(output)] = layer, output
+
+    def enters(norm: str, module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        taken.setdefault(id(inputs[0]), set()).add(norm)
+
+    for name, module in model.named_modules():
+        if isinstance(module, _LINEAR):
+            module.register_forward_hook(partial(leaves, name))
+        elif isinstance(module, _BatchNorm):
+            module.register_forward_pre_hook(partial(enters, name))
+    work(model)
+    found: dict[str, set[str]] = {}
+    for identity, (layer, _) in made.items():
+        found.setdefault(layer, set()).update(taken.get(identity, {""}))
+    return {layer: norms for layer, norms in found.items() if "" not in norms}
