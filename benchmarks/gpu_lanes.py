@@ -1,6 +1,6 @@
 """Images per second of many trainings at once on one GPU: lanes against a plain loop, a graph, and a compiled graph.
 
-    python benchmarks/gpu_lanes.py [--only resnet18] [--styles lanes] [--seconds 4] [--monitor] [--json FILE]
+    python benchmarks/gpu_lanes.py [--only resnet18] [--styles lanes] [--seconds 4] [--json FILE]
 
 All styles train the same networks (scale-invariant "affine", ghost batches of 64 where the batch allows) on random
 images of the real shape, with crops and mirrors, SGD with momentum and weight decay, in bfloat16 and channels-last:
@@ -13,6 +13,8 @@ images of the real shape, with crops and mirrors, SGD with momentum and weight d
   norms (`monitor_every` beyond the epoch), tests at the epochs' ends (on 512 images), records in memory.
 
 Lanes' speed is that between the moment when all lanes have ended an epoch and the moment when the first one is done.
+The first work's lanes are also measured without a monitor and with a step in ten measured, and how long a sweep of 16
+trainings takes to its first step is said (in a fresh process: the first call of lanes compiles everything).
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +49,8 @@ from isogon.lab.trial import Trial
 from isogon.nets.norms import GhostBatchNorm1d, GhostBatchNorm2d
 
 EPOCHS = 1000
+# Lanes with which the monitor's cost is measured.
+_MONITORED_LANES = 4
 
 
 class Enough(Exception):
@@ -100,7 +104,7 @@ class Bench:
     """The styles of one work."""
 
     def __init__(self, work: Work, folder: Path, seconds: float) -> None:
-        self.work, self.seconds = work, seconds
+        self.work, self.folder, self.seconds = work, folder, seconds
         random = np.random.default_rng(0)
         shape = (work.size, work.size, work.channels)
         samples = work.batch * work.steps
@@ -272,6 +276,20 @@ class Bench:
             lanes(configs, device="cuda", at_once=at_once, report=report)
         return len(ended) * images / (ended[-1][0] - begun)
 
+    def seconds_to_first_step(self) -> float:
+        """From the call of lanes with 16 trainings to the end of a first epoch of one step."""
+        short = Bench(replace(self.work, samples=self.work.batch), self.folder, self.seconds)
+        start = time.perf_counter()
+        heard: list[float] = []
+
+        def report(config: Config, row: Any) -> None:
+            heard.append(time.perf_counter() - start)
+            raise Enough
+
+        with contextlib.suppress(Enough):
+            lanes([short.config(seed) for seed in range(16)], device="cuda", report=report)
+        return heard[0]
+
 
 def recorded(step: Callable[[], None]) -> Callable[[], None]:
     """`step` as a graph, after a few calls on the stream of the recording."""
@@ -325,13 +343,10 @@ def rows_of(work: Work, folder: Path, options: argparse.Namespace) -> Iterator[R
     bench = Bench(work, folder, options.seconds)
     ways: list[tuple[str, int, Callable[[], float]]] = [("plain", 1, bench.plain), ("graph", 1, bench.graph)]
     ways += [("lanes", many, lambda many=many: bench.lanes(many)) for many in work.at_once]
-    if options.monitor:
-        most = work.at_once[-1]
-        ways.append(("lanes, a step in 10 measured", most, lambda: bench.lanes(most, monitor_every=10)))
     ways += [("compiled", many, lambda many=many: bench.compiled(many)) for many in work.compiled]
     plain = float("nan")
     for style, many, way in ways:
-        if options.styles and style.split(",")[0] not in options.styles:
+        if options.styles and style not in options.styles:
             continue
         gc.collect()
         torch.cuda.empty_cache()
@@ -352,6 +367,20 @@ def rows_of(work: Work, folder: Path, options: argparse.Namespace) -> Iterator[R
         yield row
 
 
+def asides(work: Work, folder: Path, seconds: float) -> dict[str, Any]:
+    """How long the first step takes, and what the monitor costs lanes."""
+    bench = Bench(work, folder, seconds)
+    first = round(bench.seconds_to_first_step(), 1)
+    print(f"{work.name}: first step of 16 trainings after {first} s", flush=True)
+    speeds = {}
+    for every in (0, 10**6, 10, 0, 10**6, 10):  # the second time counts
+        speeds[every] = round(bench.lanes(_MONITORED_LANES, monitor_every=every))
+    named = {"none": speeds[0], "epochs": speeds[10**6], "epochs and a step in 10": speeds[10]}
+    for name, speed in named.items():
+        print(f"{work.name}: {speed:,} images/s in {_MONITORED_LANES} lanes, monitored: {name}", flush=True)
+    return {"seconds_to_first_step": first, "images_per_second_by_monitoring": named}
+
+
 def _driver() -> str:
     asked = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     try:
@@ -365,7 +394,6 @@ def main() -> None:
     parser.add_argument("--only", nargs="*", choices=list(WORKS), default=list(WORKS))
     parser.add_argument("--styles", nargs="*", choices=["plain", "graph", "compiled", "lanes"])
     parser.add_argument("--seconds", type=float, default=4.0, help="of measuring, for each row")
-    parser.add_argument("--monitor", action="store_true", help="also with a step in ten measured")
     parser.add_argument("--json", type=Path, help="write the rows here")
     options = parser.parse_args()
     if not torch.cuda.is_available():
@@ -384,6 +412,8 @@ def main() -> None:
     print(", ".join(f"{name} {value}" for name, value in about.items()))
     rows: list[Row] = []
     with tempfile.TemporaryDirectory() as folder:
+        if not options.styles or "lanes" in options.styles:
+            about |= asides(WORKS[options.only[0]], Path(folder), options.seconds)
         for name in options.only:
             for row in rows_of(WORKS[name], Path(folder), options):
                 rows.append(row)
