@@ -63,6 +63,7 @@ OTHERS = {
     "micro_batch": 64,
     "monitor_every": 0,
     "test_every": 5,
+    "snapshot_every": 2,
     "save_predictions": True,
     "save_weights": False,
 }

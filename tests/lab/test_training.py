@@ -351,3 +351,15 @@ def test_checkpoints_no_sooner_than_some_seconds_keep_records_whole(make_config,
     again = train(config, tmp_path / "parts", device="cpu", progress=False)
     pd.testing.assert_frame_equal(again.records, whole.records)
     pd.testing.assert_frame_equal(again.epochs.iloc[:, :-1], whole.epochs.iloc[:, :-1])
+
+
+def test_snapshots_are_the_weights_on_the_way(make_config, tmp_path):
+    """Those after three epochs are where a run stands that is stopped there; the schedule is the same."""
+    run = train(make_config(epochs=6, snapshot_every=3, schedule="constant"), tmp_path / "whole", device="cpu")
+    _, short = trained(make_config(epochs=3, schedule="constant"), tmp_path / "short")
+    assert list(run.snapshots) == [3, 6]
+    for epoch, weights in ((3, short), (6, torch.load(tmp_path / "whole" / "weights.pt", weights_only=True))):
+        kept = torch.load(run.snapshots[epoch], weights_only=True)
+        assert all(torch.equal(kept[name], value) for name, value in weights.items())
+    with pytest.raises(IsogonError, match="no snapshots"):
+        _ = train(make_config(epochs=1), device="cpu").snapshots

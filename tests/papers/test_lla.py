@@ -11,6 +11,7 @@ from isogon.lab.plans import schedule_of
 from isogon.papers import lla_averages, lla_full_batch, lla_mnist, lla_rates, lla_recovery, lla_schedules
 from isogon.papers.experiment import SCALES, Options
 from isogon.papers.lla import EXPERIMENTS
+from isogon.papers.lla_judging import rank_correlation
 from isogon.papers.printed import other_table
 
 BY_ID = {experiment.id: experiment for experiment in EXPERIMENTS}
@@ -29,6 +30,20 @@ def rates(config, epoch):
 
 def verdict(id_, table):
     return BY_ID[id_].judge(table).verdict
+
+
+def test_rank_correlation_is_spearmans_with_ties_and_gaps():
+    stats = pytest.importorskip("scipy.stats")
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        first = pd.Series(rng.integers(0, 6, 12).astype(float))
+        second = (first + rng.normal(0, 2, 12)).round().rename("other")
+        assert rank_correlation(first, second) == pytest.approx(stats.spearmanr(first, second).statistic)
+        # Labels are matched, and what either lacks counts in neither.
+        gaps = second.mask(second.index == 3).drop(index=7).sample(frac=1, random_state=1)
+        both = first.index.difference([3, 7])
+        known = stats.spearmanr(first[both], second[both]).statistic
+        assert rank_correlation(first, gaps) == pytest.approx(known)
 
 
 def test_all_fourteen_are_there():
@@ -362,11 +377,12 @@ def test_averages_gain_and_distances_grow(id_):
     assert [len(figure.lines) for figure in BY_ID[id_].show(snapshots(0.04))] == [6, 6]
 
 
-def test_snapshots_are_of_one_run(monkeypatch):
+def test_snapshots_are_of_one_run(tmp_path):
     """The average of a network with itself would gain nothing and be no way off; here they do differ."""
-    monkeypatch.setitem(lla_averages.SNAPSHOTS, "tiny", range(1, 4))
-    table = lla_averages.pairs(0.0, Options())
-    assert list(zip(table["first"], table["second"], strict=True)) == [(1, 2), (1, 3), (2, 3)]
+    (planned,) = lla_averages.plan_run(0.0, Options())
+    table = lla_averages.pairs(train(planned.config, tmp_path / "run", device="cpu", progress=False))
+    places = list(zip(table["first"], table["second"], strict=True))
+    assert places == [(2, 3), (2, 4), (2, 5), (3, 4), (3, 5), (4, 5)]
     assert (table["distance"] > 0).all()
     assert (table["distance"] < 2 * table["norm"]).all()
     assert table["average_accuracy"].between(0.1, 1).all()

@@ -29,6 +29,7 @@ _WHOLE = {
     "subset_seed": "give a number from 0 upwards",
     "monitor_every": "give 0 for no monitor",
     "test_every": "1 tests after every epoch",
+    "snapshot_every": "give 0 for no snapshots",
     "micro_batch": "leave it out to take a batch at once",
 }
 _OPTIONAL = ("init_seed", "micro_batch")
@@ -57,6 +58,7 @@ class Config:
         monitor_every: the monitor measures one step in so many, and the angle of every epoch; 0 for no monitor.
         test_every: the test set is looked at after one epoch in so many, and after the last; 0 for that alone. Where
             epochs are short, tests would take longer than training.
+        snapshot_every: the run's folder keeps the weights after one epoch in so many; 0 for none.
         save_predictions: keep the predicted classes of the test set at the end, for ensembles.
         save_weights: keep the weights at the end.
     """
@@ -78,6 +80,7 @@ class Config:
     micro_batch: int | None = None
     monitor_every: int = 10
     test_every: int = 1
+    snapshot_every: int = 0
     save_predictions: bool = False
     save_weights: bool = True
 

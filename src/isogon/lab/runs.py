@@ -21,6 +21,7 @@ from isogon.lab.config import Config
 
 #: files of a run's folder, beside those of `dynamics.records`
 CONFIG, CHECKPOINT, RESULT = "config.json", "checkpoint.pt", "result.json"
+SNAPSHOT = "weights-after-{}.pt"
 WEIGHTS, PREDICTIONS = "weights.pt", "predictions.npy"
 #: a file that anybody may leave in the folder of a run under way: it ends, pruned, after the epoch that it is in
 STOP = "stop"
@@ -82,6 +83,14 @@ class Run:
             raise IsogonError("This run has no predictions: train it with save_predictions=True and a folder.")
         found: NDArray[np.int16] = np.load(file, allow_pickle=False)
         return found
+
+    @property
+    def snapshots(self) -> dict[int, Path]:
+        """Files of the weights after some epochs, as `snapshot_every` asks for; `torch.load` reads them."""
+        every = self.config.snapshot_every
+        if self.folder is None or not every:
+            raise IsogonError("This run has no snapshots: train it with snapshot_every above 0 and a folder.")
+        return {epoch: self.folder / SNAPSHOT.format(epoch) for epoch in range(every, len(self.epochs) + 1, every)}
 
     @property
     def _test_accuracies(self) -> list[float]:

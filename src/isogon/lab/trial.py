@@ -28,7 +28,7 @@ from isogon.lab.networks import build, draws_random_numbers, scale_map_of, shape
 from isogon.lab.order import epoch_of, generator
 from isogon.lab.plans import schedule_of
 from isogon.lab.ranks import Ranks
-from isogon.lab.runs import CHECKPOINT, CONFIG, PREDICTIONS, RESULT, STOP, WEIGHTS, Run
+from isogon.lab.runs import CHECKPOINT, CONFIG, PREDICTIONS, RESULT, SNAPSHOT, STOP, WEIGHTS, Run
 from isogon.optim import drive, split_groups
 from isogon.optim.driver import Exponential
 from isogon.schedules.curves import Balanced
@@ -215,6 +215,8 @@ class Trial:
         self.epoch += 1
         losses = [one["train_loss"] for one in self.history]
         self.diverged = not math.isfinite(loss) or is_stuck(losses, self.data.num_classes, self.config.epochs)
+        if self.config.snapshot_every and self.epoch % self.config.snapshot_every == 0:
+            self._save_snapshot()
         rested = time.monotonic() - self._last_checkpoint >= self._checkpoint_seconds
         if self.ended or (rested and self.epoch % self._checkpoint_every == 0):
             self._save()
@@ -280,6 +282,10 @@ class Trial:
         }
         checkpoints.save_checkpoint(self.folder / CHECKPOINT, state)
         self._last_checkpoint = time.monotonic()
+
+    def _save_snapshot(self) -> None:
+        if self.folder is not None and self.ranks.leads:
+            checkpoints.save_checkpoint(self.folder / SNAPSHOT.format(self.epoch), self.model.state_dict())
 
     def _resume(self) -> None:
         if self.folder is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 
 import pandas as pd
@@ -12,10 +13,11 @@ import torch
 
 from isogon.dynamics.averages import average_weights, reestimate_statistics
 from isogon.dynamics.measures import distance, norm
+from isogon.lab import Run
 from isogon.lab.evaluation import evaluate
 from isogon.lab.training import default_device
 from isogon.lab.trial import Trial
-from isogon.papers.experiment import Experiment, Judgement, Options, Scale, Verdict
+from isogon.papers.experiment import Experiment, Judgement, Options, Planned, Scale, Verdict
 from isogon.papers.gaps import Gap, points, worst
 from isogon.papers.lla_judging import numbers_of, rank_correlation, too_little
 from isogon.papers.lla_setup import CHOICES, config, decay_of
@@ -23,30 +25,39 @@ from isogon.report.exhibits import Exhibit, FigureExhibit, Line
 
 State = Mapping[str, torch.Tensor]
 
-#: epochs after which the weights are kept
-SNAPSHOTS: dict[Scale, range] = {
-    "paper": range(2000, 8001, 1000),
-    "small": range(40, 121, 20),
-    "tiny": range(2, 5),
-}
+#: epochs, and after one in how many the weights are kept; those of the first quarter of the run are left out
+LENGTHS: dict[Scale, tuple[int, int]] = {"paper": (8000, 1000), "small": (120, 20), "tiny": (5, 1)}
 #: the largest distance is of the norm's size from this share on, and surely not below the other
 _OF_ITS_SIZE, _SMALL = 0.5, 0.25
 
 
-def pairs(momentum: float, options: Options) -> pd.DataFrame:
-    """A row for each two snapshots of one run at a fixed rate: distance, norm, accuracies of both and the average."""
+def plan_run(momentum: float, options: Options) -> list[Planned]:
+    """One run at a fixed rate, unless more seeds are asked for."""
     scale = options.scale
-    epochs = SNAPSHOTS[scale]
+    epochs, every = LENGTHS[scale]
     made = config(
         scale,
         lr=0.1 if momentum else 0.4,
         weight_decay=decay_of(scale) / (4 if momentum and scale == "tiny" else 1),
         momentum=momentum,
-        epochs=epochs[-1],
+        epochs=epochs,
         monitor_every=0,
+        test_every=0,
+        snapshot_every=every,
     )
-    trial = Trial(made, device=default_device())
-    states = _snapshots(trial, epochs)
+    return [
+        Planned(replace(made, seed=seed), {"column": "snapshots", "seed": seed}) for seed in range(options.seeds or 1)
+    ]
+
+
+def pairs(run: Run) -> pd.DataFrame:
+    """A row for each two snapshots: distance, norm, accuracies of both and of the average."""
+    states: dict[int, State] = {
+        epoch: torch.load(file, map_location="cpu", weights_only=True)
+        for epoch, file in run.snapshots.items()
+        if 4 * epoch >= run.config.epochs
+    }
+    trial = Trial(run.config, device=default_device())
     trained = [name for name, weight in trial.model.named_parameters() if weight.requires_grad]
     alone = {epoch: _accuracy(trial, state) for epoch, state in states.items()}
     rows = []
@@ -54,8 +65,6 @@ def pairs(momentum: float, options: Options) -> pd.DataFrame:
         sides = [[states[epoch][name] for name in trained] for epoch in (first, second)]
         rows.append(
             {
-                "column": f"epoch {first}",
-                "seed": made.seed,
                 "first": first,
                 "second": second,
                 "distance": distance(*sides),
@@ -65,22 +74,8 @@ def pairs(momentum: float, options: Options) -> pd.DataFrame:
                 "average_accuracy": _accuracy(trial, average_weights([states[first], states[second]])),
             }
         )
-    return pd.DataFrame(rows)
-
-
-def _snapshots(trial: Trial, epochs: range) -> dict[int, dict[str, torch.Tensor]]:
-    """The weights after each of `epochs`, on the CPU."""
-    states = {}
-    while not trial.ended:
-        trial.begin_epoch()
-        for x, y in trial.batches():
-            trial.backward(x, y)
-            trial.step()
-        trial.end_epoch()
-        if trial.epoch in epochs:
-            states[trial.epoch] = {name: value.cpu().clone() for name, value in trial.model.state_dict().items()}
     trial.close()
-    return states
+    return pd.DataFrame(rows).assign(status=run.status)
 
 
 def _accuracy(trial: Trial, state: State) -> float:
@@ -100,7 +95,8 @@ def judge_pairs(table: pd.DataFrame) -> Judgement:
         return too_little("fewer than three pairs of snapshots")
     gains = table["average_accuracy"] - (table["first_accuracy"] + table["second_accuracy"]) / 2
     # Pairs share networks: as many are independent as there are networks, not pairs.
-    networks = len(set(table["first"]) | set(table["second"]))
+    ends = [table[["seed", end]].set_axis(["seed", "epoch"], axis=1) for end in ("first", "second")]
+    networks = len(pd.concat(ends).drop_duplicates())
     gain = Gap(float(gains.mean()), float(gains.std() / math.sqrt(networks)))
     apart = table["second"] - table["first"]
     near, far = (table.loc[apart == when, "distance"].mean() for when in (apart.min(), apart.max()))
@@ -121,10 +117,11 @@ def show_pairs(table: pd.DataFrame) -> list[Exhibit]:
     alone = pd.concat(
         [table[[end, f"{end}_accuracy"]].set_axis(["epoch", "accuracy"], axis=1) for end in ("first", "second")]
     )
-    single = alone.drop_duplicates("epoch").sort_values("epoch")
-    first = [Line("alone", single["epoch"].tolist(), single["accuracy"].tolist(), dashed=True)]
-    averages = [_line(f"averaged with {name}", rows, "average_accuracy") for name, rows in table.groupby("column")]
-    distances = [_line(f"from {name}", rows, "distance") for name, rows in table.groupby("column")]
+    single = alone.groupby("epoch")["accuracy"].mean()
+    first = [Line("alone", single.index.tolist(), single.tolist(), dashed=True)]
+    starts = list(table.groupby("first"))
+    averages = [_line(f"averaged with epoch {first}", rows, "average_accuracy") for first, rows in starts]
+    distances = [_line(f"from epoch {first}", rows, "distance") for first, rows in starts]
     means = table.groupby("second")["norm"].mean()
     length = Line("norm", means.index.tolist(), means.tolist(), dashed=True)
     return [
@@ -134,8 +131,8 @@ def show_pairs(table: pd.DataFrame) -> list[Exhibit]:
 
 
 def _line(name: str, rows: pd.DataFrame, quantity: str) -> Line:
-    rows = rows.sort_values("second")
-    return Line(name, rows["second"].tolist(), rows[quantity].tolist())
+    means = rows.groupby("second")[quantity].mean()
+    return Line(name, means.index.tolist(), means.tolist())
 
 
 def _experiment(number: int, momentum: float, title: str) -> Experiment:
@@ -144,14 +141,14 @@ def _experiment(number: int, momentum: float, title: str) -> Experiment:
         title=f"Averages of, and distances between, networks of one trajectory of {title}",
         claim="Averaging any two networks of the trajectory improves test accuracy (vanilla SGD: some 4 points); their "
         "distance keeps growing and is as large as their norm, so that they are not near one minimum.",
-        compute=partial(pairs, momentum),
+        plan=partial(plan_run, momentum),
+        keep=pairs,
         judge=judge_pairs,
         show=show_pairs,
         choices=(
             *CHOICES,
             "Rates are not printed: η = 0.4 (0.1 with momentum 0.9), λ = 5e-4. Snapshots every 1,000 epochs from 2,000 "
             "to 8,000; normalisation statistics anew for every network, from an epoch of augmented training images.",
-            "Trained in the process itself, since a run of the lab keeps its last weights only: it cannot be resumed.",
         ),
     )
 
