@@ -68,6 +68,24 @@ def test_runs_are_shared_and_a_second_call_trains_nothing(toys, tmp_path):
         assert one.to_dict() == other.to_dict()
 
 
+def test_rows_of_a_run_are_read_once_for_experiments_that_keep_the_same(toys, tmp_path):
+    read = []
+
+    def keep(run):
+        read.append(run.config.name)
+        return final(run)
+
+    table = replace(toys["yun/table"], keep=keep)
+    twin, figure = replace(table, id="yun/twin"), toys["yun/figure"]
+    one, other, curves = reproduce([table, twin, figure], out=tmp_path, **HERE)
+    assert len(read) == len(set(read)) == 2, "two runs in three places of two experiments"
+    pd.testing.assert_frame_equal(one.table, other.table)
+    assert one.table.panel.tolist() == ["a", "a", "bc"], "each place has its own labels"
+    assert "train_loss" in curves.table, "what keeps something else has rows of its own"
+    reproduce([table], out=tmp_path, **HERE)
+    assert len(read) == 4, "nothing stays from call to call"
+
+
 def test_what_is_computed_is_computed_once_for_the_same_options(toys, tmp_path):
     asked = []
 

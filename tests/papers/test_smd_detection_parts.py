@@ -209,6 +209,15 @@ def test_pycocotools_measures_the_six_of_the_table(root):
     assert found["mask AP50"] > 90
 
 
+def test_drawn_annotations_have_all_that_pycocotools_reads(root):
+    for part in (TRAIN, TEST):
+        content = json.loads(annotations_file(root, part).read_text())
+        # Its versions 2.0.9 and 2.0.10 copy `info` without asking whether it is there.
+        assert content.keys() == {"info", "images", "annotations", "categories"}
+        needed = {"id", "image_id", "category_id", "segmentation", "area", "bbox", "iscrowd"}
+        assert all(one.keys() == needed for one in content["annotations"])
+
+
 # Weights
 
 

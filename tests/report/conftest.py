@@ -52,6 +52,7 @@ def metrics_folder(run_folder, tmp_path_factory):
         accuracy = 0.0 if epoch == 0 else float(epoch) / 8
         metrics = {"loss": 2.0 - 0.1 * epoch, "val/loss": 2.1 - 0.1 * epoch, "accuracy": accuracy, EVIL: -float(epoch)}
         sink.end_epoch({"epoch": epoch, "step": 8 * epoch + 7, **metrics, "note": "text", "never": None})
+    sink.flush()
     return folder
 
 

@@ -43,7 +43,7 @@ def table(rows: Mapping[str, Any] | pd.DataFrame | None = None) -> pd.DataFrame:
     """A table in the schema; an empty one without `rows`."""
     made = pd.DataFrame({name: [] for name in SCHEMA} if rows is None else rows, columns=list(SCHEMA))
     # Casts that change nothing would take most of the time.
-    others = {name: kind for name, kind in _TYPES.items() if made.dtypes[name] != kind}
+    others = {name: kind for (name, kind), found in zip(_TYPES.items(), made.dtypes, strict=True) if found != kind}
     return made.astype(others) if others else made
 
 

@@ -42,6 +42,10 @@ class Options:
     seeds: int | None = None
     folder: Path | None = field(default=None, repr=False, compare=False)
 
+    def seed_range(self, default: int) -> range:
+        """The seeds to run; `default` of them where their number is not given."""
+        return range(default if self.seeds is None else self.seeds)
+
 
 @dataclass(frozen=True)
 class Planned:

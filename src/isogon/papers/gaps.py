@@ -6,7 +6,9 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from isogon.papers.experiment import Verdict
+import pandas as pd
+
+from isogon.papers.experiment import Judgement, Verdict
 
 # Student's 97.5 % quantile for 1, 2, … degrees of freedom; beyond, that of the normal law will do.
 _QUANTILES = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14, 2.13, 2.0)
@@ -50,12 +52,29 @@ class Gap:
 UNKNOWN = Gap(math.nan, math.nan, 0)
 
 
+def mean_of(values: pd.Series[float]) -> Gap:
+    """The mean of independent values, and its standard error."""
+    found = values.to_numpy(dtype=float)
+    if not len(found):
+        return UNKNOWN
+    error = float(found.std(ddof=1)) / math.sqrt(len(found)) if len(found) > 1 else math.nan
+    return Gap(float(found.mean()), error, len(found) - 1)
+
+
 def worst(verdicts: Iterable[Verdict]) -> Verdict:
     """Of all parts of a claim: one that fails decides, then one that is undecided; no part is undecided."""
     found = list(verdicts)
     if "fails" in found:
         return "fails"
     return "undecided" if "undecided" in found or not found else "holds"
+
+
+def together(*parts: Judgement) -> Judgement:
+    """All parts of a claim as one: whole sentences follow each other, semicolons part phrases."""
+    texts = [part.sentence for part in parts]
+    sentence = " ".join(texts) if all(text.endswith(".") for text in texts) else "; ".join(texts) + "."
+    numbers = {name: value for part in parts for name, value in part.numbers.items()}
+    return Judgement(worst(part.verdict for part in parts), sentence, numbers)
 
 
 def points(gap: Gap) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from isogon.papers.experiment import Judgement
-from isogon.papers.gaps import UNKNOWN, Gap, points, worst
+from isogon.papers.gaps import UNKNOWN, Gap, mean_of, points, worst
 from isogon.report.exhibits import FigureExhibit, Line
 
 #: a curve is compared in so many parts of the run: single epochs at a high rate are noise
@@ -18,15 +18,6 @@ PARTS = 8
 #: two curves are the same when they differ by no more than this share of right answers: over the whole run (of the
 #: training set), and at the end (of the test set)
 TOLERANCE, END_TOLERANCE = 0.02, 0.01
-
-
-def mean_of(values: pd.Series[float]) -> Gap:
-    """The mean of independent values, and its standard error."""
-    found = values.to_numpy(dtype=float)
-    if not len(found):
-        return UNKNOWN
-    error = float(found.std(ddof=1)) / math.sqrt(len(found)) if len(found) > 1 else math.nan
-    return Gap(float(found.mean()), error, len(found) - 1)
 
 
 def gap(table: pd.DataFrame, first: str, second: str, column: str, epochs: tuple[float, float] = (0, math.inf)) -> Gap:
@@ -76,12 +67,6 @@ def better_at_the_end(table: pd.DataFrame, better: str, worse: str) -> Judgement
     end = end_gap(table, better, worse)
     numbers = {f"{better} − {worse}: end": end.size, f"{better} − {worse}: end, error": end.error}
     return Judgement(end.above(), f"{better} ends {points(end)} above {worse}", numbers)
-
-
-def together(*parts: Judgement) -> Judgement:
-    """All parts of a claim: one that fails decides, then one that is undecided."""
-    numbers = {name: value for part in parts for name, value in part.numbers.items()}
-    return Judgement(worst([part.verdict for part in parts]), "; ".join(part.sentence for part in parts) + ".", numbers)
 
 
 def figure(

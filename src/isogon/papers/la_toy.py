@@ -25,7 +25,7 @@ def _compute(options: Options) -> pd.DataFrame:
     """The largest angle to the true direction in each window of steps, and ‖w‖ at its end."""
     tables = []
     for case, name in _NAMES.items():
-        for seed in range(3 if options.seeds is None else options.seeds):
+        for seed in options.seed_range(3):
             run = logistic_cone(
                 case,
                 dim=_DIM,

@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 
 from isogon.papers.experiment import Experiment, Judgement, Options, Planned, Scale, Verdict, curves
-from isogon.papers.gaps import Gap, worst
+from isogon.papers.gaps import Gap, together, worst
 from isogon.papers.lla_judging import finished, panels, too_little
-from isogon.papers.lla_setup import CHOICES, planned, scheduled, seeds_of
+from isogon.papers.lla_setup import CHOICES, planned, scheduled
 from isogon.report.exhibits import Exhibit, FigureExhibit, Line
 
 #: the toy: rate, decay, two starts at a small loss and a step of 1e-6 apart
@@ -57,7 +57,7 @@ def plan_full_batch(options: Options) -> list[Planned]:
             ),
             {"panel": "bc", "column": "full batch", "seed": seed, "off": off},
         )
-        for seed in seeds_of(options, 1)
+        for seed in options.seed_range(1)
     )
 
 
@@ -112,9 +112,8 @@ def _times_lost(rows: pd.DataFrame) -> int:
 
 def judge_figure_5(table: pd.DataFrame) -> Judgement:
     judges = {"a": judge_toy, "bc": judge_full_batch}
-    parts = [judge(table[table["panel"] == panel]) for panel, judge in judges.items() if panel in set(table["panel"])]
-    numbers = {name: value for part in parts for name, value in part.numbers.items()}
-    return Judgement(worst(part.verdict for part in parts), " ".join(part.sentence for part in parts), numbers)
+    present = {panel: judge for panel, judge in judges.items() if panel in set(table["panel"])}
+    return together(*(judge(table[table["panel"] == panel]) for panel, judge in present.items()))
 
 
 def show_figure_5(table: pd.DataFrame) -> list[Exhibit]:

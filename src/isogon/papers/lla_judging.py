@@ -98,8 +98,9 @@ def lines(table: pd.DataFrame, x: str, y: str, by: str = "column") -> list[Line]
 
 
 def rank_correlation(first: pd.Series[float], second: pd.Series[float]) -> float:
-    """Spearman's; that of pandas would import SciPy, seconds of it."""
-    return float(first.rank().corr(second.rank()))
+    """Spearman's, over the labels that both have a number for; that of pandas would import SciPy, seconds of it."""
+    ranks = pd.concat([first, second], axis=1, keys=["first", "second"]).dropna().rank()
+    return float(ranks["first"].corr(ranks["second"]))
 
 
 def numbers_of(gaps: Mapping[str, Gap]) -> dict[str, float]:

@@ -14,9 +14,9 @@ from isogon.dynamics import ensembles
 from isogon.lab import Config, Run
 from isogon.lab.plans import phases_name
 from isogon.papers.experiment import Experiment, Judgement, Options, Planned, Scale, Verdict
-from isogon.papers.gaps import Gap, points, worst
+from isogon.papers.gaps import Gap, points, together, worst
 from isogon.papers.lla_judging import endings, finished, lines, numbers_of, spread, too_little
-from isogon.papers.lla_setup import planned, seeds_of
+from isogon.papers.lla_setup import planned
 from isogon.papers.tiny_network import TINY_NETWORK
 from isogon.report.exhibits import Exhibit, FigureExhibit, Line
 
@@ -80,7 +80,7 @@ def plan_trials(first: str, options: Options) -> list[Planned]:
             )
             for schedule in (first, *OTHERS)
             for stage in (120, 200)
-            for seed in seeds_of(options, trials)
+            for seed in options.seed_range(trials)
         ),
     )
 
@@ -178,12 +178,7 @@ def judge_errors(table: pd.DataFrame) -> Judgement:
 
 
 def judge_figure_3(table: pd.DataFrame) -> Judgement:
-    parts = judge_errors(table), judge_variations(CONST, table)
-    return Judgement(
-        worst(part.verdict for part in parts),
-        " ".join(part.sentence for part in parts),
-        {**parts[0].numbers, **parts[1].numbers},
-    )
+    return together(judge_errors(table), judge_variations(CONST, table))
 
 
 def show_variations(first: str, table: pd.DataFrame) -> list[Exhibit]:

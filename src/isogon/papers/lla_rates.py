@@ -12,7 +12,7 @@ import pandas as pd
 
 from isogon.lab import Config
 from isogon.papers.experiment import Experiment, Judgement, Label, Options, Planned, Scale, Verdict, curves
-from isogon.papers.gaps import Gap, points, worst
+from isogon.papers.gaps import Gap, points, together, worst
 from isogon.papers.lla_judging import (
     ACCURACY_TOLERANCE,
     endings,
@@ -25,7 +25,7 @@ from isogon.papers.lla_judging import (
     spread,
     too_little,
 )
-from isogon.papers.lla_setup import CHOICES, config, decay_of, planned, seeds_of
+from isogon.papers.lla_setup import CHOICES, config, decay_of, planned
 from isogon.report.exhibits import Cell, Exhibit, FigureExhibit, Line, TableExhibit
 
 BASELINE, SMALL = "baseline", "small rate only"
@@ -69,7 +69,7 @@ def plan_small_rate(momentum: float, options: Options) -> list[Planned]:
                 {"panel": "abc", "column": column, "seed": seed, "label": label},
             )
             for column, label, epochs in runs
-            for seed in seeds_of(options, 1)
+            for seed in options.seed_range(1)
         ),
     )
 
@@ -92,7 +92,7 @@ def plan_levels(options: Options) -> list[Planned]:
                 {"panel": "d", "column": f"{lr:g}", "seed": seed, "drop": drop, "intrinsic_lr": lr * decay_of(scale)},
             )
             for lr in lrs
-            for seed in seeds_of(options, 1)
+            for seed in options.seed_range(1)
         ),
     )
 
@@ -141,9 +141,7 @@ def judge_levels(table: pd.DataFrame) -> Judgement:
 def judge_figure_2(table: pd.DataFrame) -> Judgement:
     found = {"abc": judge_small_rate(table), "d": judge_levels(table)}
     present = set(table["panel"]) if "panel" in table else set(found)
-    parts = [judgement for panel, judgement in found.items() if panel in present]
-    numbers = {name: value for part in parts for name, value in part.numbers.items()}
-    return Judgement(worst(part.verdict for part in parts), " ".join(part.sentence for part in parts), numbers)
+    return together(*(judgement for panel, judgement in found.items() if panel in present))
 
 
 def show_figure_2(title: str, table: pd.DataFrame) -> list[Exhibit]:
@@ -167,7 +165,7 @@ def plan_starts(options: Options) -> list[Planned]:
         for start in INITIALISATIONS:
             for decay in DECAYS:
                 for name, drop in (("large", first), ("small", 0)):
-                    for seed in seeds_of(options, 1):
+                    for seed in options.seed_range(1):
                         made = config(
                             scale,
                             lr=0.1,

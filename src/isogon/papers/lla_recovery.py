@@ -12,7 +12,7 @@ from isogon.lab import Config, Run
 from isogon.papers.experiment import Experiment, Judgement, Label, Options, Planned, Scale
 from isogon.papers.gaps import Gap
 from isogon.papers.lla_judging import numbers_of, too_little
-from isogon.papers.lla_setup import CHOICES, decay_of, planned, scheduled, seeds_of
+from isogon.papers.lla_setup import CHOICES, decay_of, planned, scheduled
 from isogon.report.exhibits import Exhibit, FigureExhibit, Line
 from isogon.theory.diffusion import inverse_square_rate
 from isogon.theory.motion import Floats
@@ -39,7 +39,7 @@ def plan_recovery(options: Options) -> list[Planned]:
             x = lr * decay
             per_epoch = 20 if scale == "tiny" else 390
             change, rest = (math.ceil(time / x / per_epoch) for time in (_BEFORE, _AFTER))
-            for seed in seeds_of(options, 1):
+            for seed in options.seed_range(1):
                 made = scheduled(
                     scale,
                     [(0, lr, decay), (change, lr / 10, decay * 10)],

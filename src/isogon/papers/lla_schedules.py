@@ -25,7 +25,7 @@ from isogon.papers.lla_judging import (
     spread,
     too_little,
 )
-from isogon.papers.lla_setup import CHOICES, LR, WEIGHT_DECAY, decay_of, planned, scheduled, seeds_of
+from isogon.papers.lla_setup import CHOICES, LR, WEIGHT_DECAY, decay_of, planned, scheduled
 from isogon.papers.printed import other_table
 from isogon.report.exhibits import Cell, Exhibit, Place, TableExhibit
 from isogon.schedules import Schedule
@@ -79,7 +79,7 @@ def plan_random(net: str, data: str, options: Options) -> list[Planned]:
                 {"column": name, "seed": seed, "switch": 5 * unit, "decay": 10 * unit},
             )
             for name in OPERATIONS
-            for seed in seeds_of(options, 3 if scale == "small" else 1)
+            for seed in options.seed_range(3 if scale == "small" else 1)
         ),
     )
 
@@ -191,7 +191,7 @@ def plan_halvings(options: Options) -> list[Planned]:
                 {"column": name, "seed": seed, "end": end},
             )
             for name, halve_lr in (("LR halved", True), ("WD halved", False))
-            for seed in seeds_of(options, 1)
+            for seed in options.seed_range(1)
         ),
     )
 

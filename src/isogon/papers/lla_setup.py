@@ -8,7 +8,7 @@ from typing import Any
 from isogon import Recipe
 from isogon.lab import Config
 from isogon.lab.plans import phases_name
-from isogon.papers.experiment import Label, Options, Planned, Scale
+from isogon.papers.experiment import Label, Planned, Scale
 from isogon.papers.tiny_network import TINY_NETWORK
 
 #: start of the CIFAR experiments: learning rate and weight decay (table 1)
@@ -82,10 +82,6 @@ def scheduled(scale: Scale, parts: Sequence[tuple[float, float, float]], *, epoc
 def decay_of(scale: Scale) -> float:
     """The weight decay that stands for 5e-4."""
     return WEIGHT_DECAY * TINY_DECAY if scale == "tiny" else WEIGHT_DECAY
-
-
-def seeds_of(options: Options, default: int) -> range:
-    return range(default if options.seeds is None else options.seeds)
 
 
 def planned(runs: Iterable[tuple[Config, dict[str, Label]]]) -> list[Planned]:

@@ -8,9 +8,11 @@ from functools import partial
 
 import pandas as pd
 
+from isogon.papers import imagenet
 from isogon.papers.experiment import Experiment, Judgement, Options, Planned, cell_of, final
-from isogon.papers.la_curves import mean_of, together
+from isogon.papers.gaps import mean_of, together
 from isogon.papers.smd_detection import CHOICES as DETECTION_CHOICES
+from isogon.papers.smd_detection import NEEDED as DETECTION_NEEDED
 from isogon.papers.smd_detection import PANELS as DETECTION_PANELS
 from isogon.papers.smd_detection import TABLE_2, layer_rows
 from isogon.papers.smd_maps import FIGURE_4, FIGURE_5
@@ -30,19 +32,23 @@ from isogon.papers.smd_motion import (
     step_figure,
 )
 from isogon.papers.smd_scaling import FIGURE_7, FIGURE_8
-from isogon.papers.smd_settings import FIXED_RATE, MOBILE, MOBILE_RECIPES, NO_IMAGENET, SETTINGS
+from isogon.papers.smd_settings import FIXED_RATE, MOBILE, MOBILE_RECIPES, RESCALED, SETTINGS, STANDARD
 from isogon.report.exhibits import Exhibit, FigureExhibit, Line, TableExhibit
 
 SGD, SGDM = "SGD", "SGDM"
-STANDARD, RESCALED = "Standard", "Rescale"
 # The layer whose norm is shown, by its name in our networks and in torchvision's.
 _SHOWN_LAYERS = (FIRST_STAGE, "layer1.0.conv2.weight")
 #: table 1: rescaling is harmless when it costs no more than this
 HARMLESS = 0.005
 
+_TINY = (
+    f"tiny: a network of three convolutions on 400 {imagenet.DRAWN_IN_WORDS}, averaged to 7×7 pixels, weight decay "
+    "0.02, batches of 20 for 6 epochs"
+)
 _CHOICES = (
-    "tiny: a network of three convolutions on drawn pictures, in files of ImageNet's layout; small: ResNet-18 on "
-    "CIFAR-10, weight decay 5e-4, γ and β frozen so that every trained weight is scale-invariant",
+    _TINY,
+    "small: ResNet-18 on CIFAR-10, weight decay 5e-4, batches of 128 for 60 epochs (40 in figure 2)",
+    "at both γ, β and the classifier are frozen, so that every trained weight is scale-invariant",
     f"at the law means within {100 * TOLERANCE:g} % of it",
 )
 _RESCALING = (
@@ -50,10 +56,6 @@ _RESCALING = (
     "instead of η by 10 and ‖w‖ by 10^(1/4), which makes the same networks; other weights keep the standard schedule",
     "norms of the rescaled run are shown as they would be with the weights rescaled",
 )
-
-
-def _seeds(default: int, options: Options) -> range:
-    return range(default if options.seeds is None else options.seeds)
 
 
 # Figure 2: a fixed rate
@@ -67,7 +69,7 @@ def _plan_fixed(options: Options) -> list[Planned]:
     return [
         Planned(setting.config("constant", seed, recipe=recipe), {"row": row, "seed": seed})
         for row, recipe in ((SGD, without), (SGDM, {}))
-        for seed in _seeds(setting.seeds, options)
+        for seed in options.seed_range(setting.seeds)
     ]
 
 
@@ -105,7 +107,7 @@ def _plan_stages(options: Options) -> list[Planned]:
     return [
         Planned(setting.config(schedule, seed), {"row": row, "seed": seed})
         for row, schedule in ((STANDARD, setting.step), (RESCALED, f"balanced({setting.step})"))
-        for seed in _seeds(setting.seeds, options)
+        for seed in options.seed_range(setting.seeds)
     ]
 
 
@@ -221,7 +223,7 @@ def _plan_mobile(options: Options) -> list[Planned]:
             {"panel": panel, "row": STANDARD, "seed": seed},
         )
         for panel, changes in MOBILE[options.scale].items()
-        for seed in _seeds(1, options)
+        for seed in options.seed_range(1)
     ]
 
 
@@ -251,8 +253,12 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         keep=partial(by_step, layer=SECOND_STAGE),
         judge=_judge_fixed,
         show=_show_fixed,
-        choices=(*_CHOICES, "batch size 256 and 30 epochs; angles and norms are judged in the last third of the run"),
-        unavailable=NO_IMAGENET,
+        choices=(
+            *_CHOICES,
+            "batch size 256 and 30 epochs; angles and norms are judged in the last third of the run",
+            "tiny: the rate is 0.1, and SGD has ten times the weight decay, so that few steps settle it",
+        ),
+        unavailable=imagenet.NEEDED,
     ),
     Experiment(
         id="smd/fig3",
@@ -265,7 +271,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         judge=_judge_stages,
         show=_show_stages,
         choices=(*_CHOICES, *_RESCALING, "panels d to f are those of Mask R-CNN", *DETECTION_CHOICES),
-        unavailable=NO_IMAGENET,
+        unavailable=f"{imagenet.NEEDED} For panels d to f {DETECTION_NEEDED}",
     ),
     FIGURE_4,
     FIGURE_5,
@@ -278,7 +284,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         judge=_judge_norms,
         show=_show_norms,
         choices=(*_CHOICES, *_RESCALING),
-        unavailable=NO_IMAGENET,
+        unavailable=imagenet.NEEDED,
     ),
     FIGURE_7,
     FIGURE_8,
@@ -292,9 +298,10 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         show=_show_mobile,
         choices=(
             "ImageNet, 90 epochs, batch size 1024; judged in the last third of the first stage",
-            "tiny: the small network of the other figures, and its form with trained γ, β and classifier",
+            f"{_TINY}, in panel b with trained γ, β and classifier",
+            "small: both networks on CIFAR-10, batches of 128 for 60 epochs",
         ),
-        unavailable=NO_IMAGENET,
+        unavailable=imagenet.NEEDED,
     ),
     Experiment(
         id="smd/table1",
@@ -305,7 +312,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         judge=_judge_accuracy,
         show=_show_accuracy,
         choices=(*_CHOICES, *_RESCALING),
-        unavailable=NO_IMAGENET,
+        unavailable=imagenet.NEEDED,
     ),
     TABLE_2,
 )

@@ -36,8 +36,9 @@ def write_pictures(root: Path, *, train: int, test: int, size: int, seed: int = 
             annotations += _drawn(root / part / name, size, objects, rng, image, first=len(annotations) + 1)
         annotations.append(_crowd(count, size, identity=len(annotations) + 1))
         categories = [{"id": identity, "name": name} for identity, name in CATEGORIES.items()]
-        # Last: where it is, the part is complete.
-        write_json(target, {"images": images, "annotations": annotations, "categories": categories})
+        # Some versions of pycocotools copy `info` unasked. Last: where the file is, the part is complete.
+        lists = {"images": images, "annotations": annotations, "categories": categories}
+        write_json(target, {"info": {"description": "discs and boxes on noise"}, **lists})
 
 
 def _drawn(

@@ -65,7 +65,7 @@ def _simulated(kind: Kind, shape: str, steps: int, seed: int) -> pd.DataFrame:
 def _compute(kind: Kind) -> Callable[[Options], pd.DataFrame]:
     def compute(options: Options) -> pd.DataFrame:
         steps = round(_TIMES / _rate(kind))
-        seeds = range(_SEEDS[options.scale] if options.seeds is None else options.seeds)
+        seeds = options.seed_range(_SEEDS[options.scale])
         tables = [_simulated(kind, shape, steps, seed) for shape in SHAPES for seed in seeds]
         if kind == "SGDM":  # to see which is faster
             tables += [_simulated("SGD", "constant", steps, seed) for seed in seeds]

@@ -11,8 +11,7 @@ import pandas as pd
 from isogon.dynamics.rows import ALL, MEAN_STEPS
 from isogon.lab import Run
 from isogon.papers.experiment import Judgement
-from isogon.papers.gaps import Gap
-from isogon.papers.la_curves import mean_of
+from isogon.papers.gaps import Gap, mean_of
 from isogon.report.exhibits import FigureExhibit, Line
 
 #: the convolutions of the paper's figures, in our ResNets: layer1.0.conv2 and layer2.0.conv2

@@ -20,11 +20,11 @@ from isogon.dynamics.measures import angle, gradient_norm_ratio, summed_gradient
 from isogon.lab import Config
 from isogon.lab.training import default_device
 from isogon.lab.trial import Trial
+from isogon.papers import imagenet
 from isogon.papers.experiment import Experiment, Judgement, Options, Scale
-from isogon.papers.gaps import Gap
-from isogon.papers.la_curves import mean_of, together
+from isogon.papers.gaps import Gap, mean_of, together
 from isogon.papers.smd_motion import FIRST_STAGE
-from isogon.papers.smd_settings import CIFAR, IMAGENET, IMAGENET_SAMPLES, NO_IMAGENET, TINY
+from isogon.papers.smd_settings import CIFAR, IMAGENET, TINY
 from isogon.recipe import Recipe
 from isogon.report.exhibits import Exhibit, FigureExhibit, Line
 from isogon.theory.motion import law
@@ -63,7 +63,7 @@ SETTINGS: dict[Scale, Setting] = {
         {**CIFAR, "schedule": "lr_10_20_27"},
     ),
     "paper": Setting(
-        Recipe(lr=0.1, weight_decay=1e-4, batch_size=256, samples=IMAGENET_SAMPLES, epochs=90),
+        Recipe(lr=0.1, weight_decay=1e-4, batch_size=256, samples=imagenet.SAMPLES, epochs=90),
         FIRST_STAGE,
         {**IMAGENET, "schedule": "lr_30_60_80"},
     ),
@@ -114,11 +114,11 @@ def _gradient_growth(trial: Trial, layer: str, k: int) -> float:
 
 
 @lru_cache(maxsize=4)
-def _measured(setting_of: Scale, seeds: int) -> pd.DataFrame:
+def _measured(setting_of: Scale, seeds: range) -> pd.DataFrame:
     """All runs of a scale, which both figures read."""
     setting = SETTINGS[setting_of]
     tables = []
-    for seed in range(seeds):
+    for seed in seeds:
         small = trained(setting.config(1, seed), setting.layer, (1, *PANELS.values()), ratios=True)
         for panel, k in PANELS.items():
             large = trained(setting.config(k, seed), setting.layer, (1,), ratios=False)
@@ -141,7 +141,7 @@ def _law(recipe: Recipe, k: int, row: str) -> float:
 
 
 def _compute(options: Options) -> pd.DataFrame:
-    return _measured(options.scale, 1 if options.seeds is None else options.seeds)
+    return _measured(options.scale, options.seed_range(1))
 
 
 def _ratio(table: pd.DataFrame, panel: str, first: str, second: str) -> Gap:
@@ -215,8 +215,8 @@ _CHOICES = (
     "momentum 0.9 (the paper prints that of the weight decay); no warm-up",
     "k batches of B samples, each with its own batch statistics, make the gradient over kB samples",
     f"much larger is read as {MUCH:g} times; errors are over the epochs of the second half",
-    "tiny: a small network on drawn pictures, in files of ImageNet's layout, batches of 10; small: ResNet-18 on "
-    "CIFAR-10, batches of 64",
+    f"tiny: a network of three convolutions on 320 {imagenet.DRAWN_IN_WORDS}, averaged to 7×7 pixels, batches of 10 "
+    "for 3 epochs at a fixed rate; small: ResNet-18 on CIFAR-10, batches of 64 for 30 epochs",
 )
 FIGURE_7 = Experiment(
     id="smd/fig7",
@@ -226,7 +226,7 @@ FIGURE_7 = Experiment(
     show=_show_7,
     compute=_compute,
     choices=_CHOICES,
-    unavailable=NO_IMAGENET,
+    unavailable=imagenet.NEEDED,
 )
 FIGURE_8 = Experiment(
     id="smd/fig8",
@@ -236,5 +236,5 @@ FIGURE_8 = Experiment(
     show=_show_8,
     compute=_compute,
     choices=_CHOICES,
-    unavailable=NO_IMAGENET,
+    unavailable=imagenet.NEEDED,
 )

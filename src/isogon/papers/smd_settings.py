@@ -8,17 +8,15 @@ from types import MappingProxyType
 from typing import Any
 
 from isogon.lab import Config
+from isogon.papers import imagenet
 from isogon.papers.experiment import Scale
 from isogon.papers.la import TINY as _LA_TINY
 from isogon.recipe import Recipe
 
-IMAGENET_SAMPLES = 1_281_167
-NO_IMAGENET = "ImageNet (ILSVRC 2012) is not public; put it in folders imagenet/train/CLASS and imagenet/val/CLASS"
+#: the two runs under a multi-stage schedule
+STANDARD, RESCALED = "Standard", "Rescale"
 #: Li and Arora's network at this scale, on pictures that go the way of ImageNet's
-TINY = {
-    **{name: value for name, value in _LA_TINY.items() if name != "monitor_every"},
-    "data": "drawn-folders",
-}
+TINY = {name: value for name, value in _LA_TINY.items() if name != "monitor_every"} | {"data": imagenet.DRAWN}
 CIFAR: dict[str, Any] = {
     "net": "resnet18",
     "net_options": {"scale_invariant": "plain"},
@@ -28,8 +26,8 @@ CIFAR: dict[str, Any] = {
 IMAGENET: dict[str, Any] = {
     "net": "resnet50",
     "net_options": {"stem": "imagenet"},
-    "data": "imagefolder:imagenet?size=256",
-    "augmentation": "resized-crop:224",
+    "data": imagenet.DATA,
+    "augmentation": imagenet.AUGMENTATION,
 }
 _NONE: Mapping[str, Any] = MappingProxyType({})
 
@@ -71,7 +69,7 @@ SETTINGS: dict[Scale, Setting] = {
         Recipe(lr=0.1, weight_decay=5e-4, batch_size=128, samples=50_000, epochs=60), (20, 40, 53), 2, CIFAR
     ),
     "paper": Setting(
-        Recipe(lr=0.1, weight_decay=1e-4, batch_size=256, samples=IMAGENET_SAMPLES, epochs=90),
+        Recipe(lr=0.1, weight_decay=1e-4, batch_size=256, samples=imagenet.SAMPLES, epochs=90),
         (30, 60, 80),
         1,
         IMAGENET,

@@ -42,7 +42,7 @@ def _plan_angles(grid: Callable[[Scale], Grid], contrast: Callable[[Scale], int]
         _curve(place.config, made.stated, seed, panel=place.panel, column=place.column, kind=kind)
         for kind, chosen in ((TUNED, tuned), (CONTRAST, held_against))
         for place in chosen
-        for seed in range(options.seeds or 1)
+        for seed in options.seed_range(1)
     ]
 
 
@@ -117,7 +117,7 @@ def _plan_six(options: Options, *, badly: bool) -> list[Planned]:
         for kind, shown_in, octave in kinds:
             config = at(base, panel, octave, samples=samples, batch_size=batch_size)
             labels: dict[str, Label] = {"panel": shown_in, "column": str(place), "kind": kind, "samples": samples}
-            planned += [_curve(config, stated, seed, **labels) for seed in range(options.seeds or 1)]
+            planned += [_curve(config, stated, seed, **labels) for seed in options.seed_range(1)]
     return planned
 
 

@@ -143,7 +143,7 @@ Grid = RateGrid | BatchGrid
 def plan_table(number: int, grid: Grid, options: Options) -> list[Planned]:
     """Every cell of the grid for every seed, with its printed accuracy where the table has the cell."""
     printed = _printed(number) if options.scale != "tiny" else {}
-    seeds = range(options.seeds or grid.seeds)
+    seeds = options.seed_range(grid.seeds)
     planned = []
     for place in grid.places():
         recipe = place.config.recipe

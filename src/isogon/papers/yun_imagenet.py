@@ -10,6 +10,7 @@ import pandas as pd
 
 from isogon import Recipe
 from isogon.lab import Config
+from isogon.papers import imagenet
 from isogon.papers.experiment import Experiment, Judgement, Label, Options, Planned, Scale, Verdict, cell_of, final
 from isogon.papers.yun_columns import columns_of
 from isogon.papers.yun_grids import at, base_run
@@ -18,13 +19,17 @@ from isogon.report.exhibits import FigureExhibit, Line
 #: the tuning factor of the best weight decay on the sixteenth, 80,000 · 0.1 · 0.0016/(512 · 0.1)
 STATED = 0.25
 #: N of panels (a) and (b)
-_SIZES: Mapping[Scale, tuple[int, int]] = {"tiny": (200, 400), "small": (3125, 50_000), "paper": (80_000, 1_281_167)}
+_SIZES: Mapping[Scale, tuple[int, int]] = {
+    "tiny": (200, 400),
+    "small": (3125, 50_000),
+    "paper": (80_000, imagenet.SAMPLES),
+}
 
 
 def _runs(scale: Scale, samples: int) -> list[Config]:
     """Weight decays ×2 apart: five about the tuning factor 0.25, at tiny scale the first three rows of table 7."""
     if scale == "tiny":
-        drawn = replace(base_run("tiny", "plain"), data="drawn-folders", augmentation="resized-crop:24")
+        drawn = replace(base_run("tiny", "plain"), data=imagenet.DRAWN, augmentation="resized-crop:24")
         return [at(drawn, "b", octave, samples=samples, batch_size=50) for octave in range(3)]
     small = scale == "small"
     batch_size, epochs = (128, 100) if small else (512, 200)
@@ -33,8 +38,8 @@ def _runs(scale: Scale, samples: int) -> list[Config]:
         recipe=base,
         net="efficientnet_b0",
         net_options={} if small else {"stem": "imagenet"},
-        data="cifar10" if small else "imagefolder:imagenet?size=256",
-        augmentation="crop-flip" if small else "resized-crop:224",
+        data="cifar10" if small else imagenet.DATA,
+        augmentation="crop-flip" if small else imagenet.AUGMENTATION,
         schedule="lr_50_75_90" if small else "lr_100_150_180",
         precision="bfloat16",
         monitor_every=100,
@@ -59,8 +64,7 @@ def _plan(options: Options) -> list[Planned]:
                 # Relative to nothing in particular: only ratios between the panels count.
                 "factor": 2.0 ** round(math.log2(config.recipe.tuning_factor / STATED)),
             }
-            seeds = range(options.seeds or 1)
-            planned += [Planned(replace(config, seed=seed), {**labels, "seed": seed}) for seed in seeds]
+            planned += [Planned(replace(config, seed=seed), {**labels, "seed": seed}) for seed in options.seed_range(1)]
     return planned
 
 
@@ -113,9 +117,9 @@ FIGURE8 = Experiment(
         "and one run of each.",
         "Images of 224×224 from 256×256, plain batch norm, dropout and stochastic depth of 0.2 as published, a "
         "class-balanced part, a last batch that is not full dropped, bfloat16.",
-        "At small scale CIFAR-10, N = 3125 and 50,000, 100 epochs. At tiny scale a network of three convolutions on "
-        "drawn pictures, in files of ImageNet's layout, with N = 200 and 400.",
+        "At small scale CIFAR-10, N = 3125 and 50,000, 100 epochs.",
+        f"At tiny scale a network of three convolutions with ghost batches of 25 on {imagenet.DRAWN_IN_WORDS}, crops "
+        "of 24×24 averaged to 6×6 pixels, N = 200 and 400, three weight decays, three epochs, float32.",
     ),
-    unavailable="ImageNet must be there as imagenet/train/CLASS and imagenet/val/CLASS below the working folder; the "
-    "lab keeps it in memory, 252 GB.",
+    unavailable=imagenet.NEEDED,
 )

@@ -12,7 +12,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from isogon.report.drawing import COLOURS
+from isogon.report.drawing import COLOURS, plotly_layout
 from isogon.report.page_parts import article, write_html
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def _angles(demo: DemoSummary) -> dict[str, Any]:
                 "line": {"color": COLOURS[place % len(COLOURS)], "dash": _DASHES[within % len(_DASHES)], "width": 2},
             }
         )
-    layout = _layout("epoch", "angle turned in the epoch (degrees)")
+    layout = plotly_layout("epoch", "angle turned in the epoch (degrees)")
     layout["yaxis"]["type"] = "log"
     layout["shapes"] = [
         {
@@ -143,20 +143,9 @@ def _accuracies(demo: DemoSummary) -> dict[str, Any]:
         dots = {"mode": "markers", "x": rows.factor.tolist(), "y": [_short(value) for value in rows.accuracy]}
         traces.append({**shared, **at, **line, "line": {"color": colour, "width": 2}})
         traces.append({**shared, **at, **dots, "showlegend": False, "marker": {"color": colour, "size": 8}})
-    layout = _layout("tuning factor F", "test accuracy (%)")
+    layout = plotly_layout("tuning factor F", "test accuracy (%)")
     layout["xaxis"] |= {"type": "log", "tickvals": sorted(set(demo.accuracy.factor)), "tickformat": ".3g"}
     return {"data": traces, "layout": layout}
-
-
-def _layout(along: str, upward: str) -> dict[str, Any]:
-    look = {"gridcolor": "#e6e9ee", "linecolor": "#99a", "zeroline": False}
-    return {
-        "xaxis": {**look, "title": {"text": along}},
-        "yaxis": {**look, "title": {"text": upward}},
-        "margin": {"l": 60, "r": 20, "t": 30, "b": 50},
-        "paper_bgcolor": "white",
-        "plot_bgcolor": "white",
-    }
 
 
 def _table(rows: pd.DataFrame) -> str:

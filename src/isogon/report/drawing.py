@@ -22,6 +22,7 @@ PLOTLY_CONFIG = {
     "plotlyServerURL": "",
     "typesetMath": False,
 }
+PLOTLY_AXIS = {"gridcolor": "#e6e9ee", "linecolor": "#99a", "zeroline": False}
 # Dark to bright, in even steps of lightness, for more lines than a palette of single colours can tell apart.
 _RAMP = ((59, 28, 115), (33, 102, 158), (18, 146, 130), (112, 173, 50), (222, 168, 20))
 
@@ -33,6 +34,17 @@ def ordered_colours(count: int) -> list[str]:
     places = np.linspace(0, len(_RAMP) - 1, count)
     channels = [np.interp(places, range(len(_RAMP)), channel) for channel in zip(*_RAMP, strict=True)]
     return ["#{:02X}{:02X}{:02X}".format(*map(round, colour)) for colour in zip(*channels, strict=True)]
+
+
+def plotly_layout(along: str, upward: str) -> dict[str, Any]:
+    """Plotly's layout of one panel; the names of its axes are read as markup."""
+    return {
+        "xaxis": {**PLOTLY_AXIS, "title": {"text": along}},
+        "yaxis": {**PLOTLY_AXIS, "title": {"text": upward}},
+        "margin": {"l": 60, "r": 20, "t": 30, "b": 50},
+        "paper_bgcolor": "white",
+        "plot_bgcolor": "white",
+    }
 
 
 def check_target(name: str, path: str | os.PathLike[str], endings: Sequence[str]) -> Path:

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterable, Sequence
 from html import escape
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 from isogon.errors import ArgumentError
@@ -16,6 +17,7 @@ from isogon.report.drawing import (
     new_figure,
     ordered_colours,
     plain_text,
+    plotly_layout,
     save_figure,
     style_axis,
 )
@@ -26,9 +28,13 @@ THEORY = "#222222"
 # More points than a screen has columns only make a page heavy.
 _MOST_POINTS = 2000
 _PER_ROW = 3
-#: inches of a panel, of what lies about its axes, and of a line of text above all panels
+#: inches of a panel, of what lies about its axes, and of each line of text above all panels
 _WIDTH, _HEIGHT = 4.6, 3.3
-_LEFT, _RIGHT, _BELOW, _ABOVE, _HEAD = 0.85, 0.15, 0.5, 0.3, 0.35
+_LEFT, _RIGHT, _BELOW, _ABOVE, _LINE = 0.85, 0.15, 0.5, 0.3, 0.2
+#: letters of size 11 in an inch, and of size 10 above the axes of a panel
+_PER_INCH, _PER_TITLE = 12, 46
+#: lines that a legend has room for
+_MOST_NAMED = 12
 
 
 def line_colours(panels: Sequence[FigureExhibit]) -> dict[str, str]:
@@ -51,14 +57,15 @@ def draw_panels(
     target = check_target(name, path, STATIC)
     columns = min(_PER_ROW, len(panels))
     rows = -(-len(panels) // columns)
-    head = _HEAD if title else 0.0
+    above = wrap(title, round(_PER_INCH * _WIDTH * columns))
+    head = _LINE * len(above)
     figure = new_figure((_WIDTH * columns, _HEIGHT * rows + head), target)
     grid = _grid(figure, rows, columns, head)
     colours = line_colours(panels)
     for place, panel in enumerate(panels):
         _draw_panel(figure.add_subplot(grid[divmod(place, columns)]), panel, colours)
-    if title:
-        figure.suptitle(plain_text(title), fontsize=11, y=1 - 0.1 / figure.get_figheight())
+    if above:
+        figure.suptitle(plain_text("\n".join(above)), fontsize=11, y=1 - 0.1 / figure.get_figheight())
     try:
         save_figure(figure, target)
     except OSError as error:
@@ -101,28 +108,23 @@ def _plotly_panel(panel: FigureExhibit, colours: dict[str, str]) -> dict[str, An
                 "marker": {"color": colours[line.name]},
             }
         )
-    layout = {
+    layout = plotly_layout(escape(panel.x_name, quote=False), escape(panel.y_name, quote=False))
+    layout["xaxis"]["type"] = "log" if panel.log_x else "linear"
+    layout["yaxis"]["type"] = "log" if panel.log_y else "linear"
+    layout |= {
         "title": {"text": escape(panel.title, quote=False), "font": {"size": 14}, "x": 0, "xanchor": "left"},
-        "xaxis": _plotly_axis(panel.x_name, log=panel.log_x),
-        "yaxis": _plotly_axis(panel.y_name, log=panel.log_y),
         "legend": {"orientation": "h", "y": -0.2},
-        "margin": {"l": 60, "r": 20, "t": 40, "b": 50},
-        "paper_bgcolor": "white",
-        "plot_bgcolor": "white",
+        "margin": {**layout["margin"], "t": 40},
         "showlegend": True,
     }
     return {"data": traces, "layout": layout}
 
 
-def _plotly_axis(title: str, *, log: bool) -> dict[str, Any]:
-    look = {"gridcolor": "#e6e9ee", "linecolor": "#99a", "zeroline": False, "type": "log" if log else "linear"}
-    return {**look, "title": {"text": escape(title, quote=False)}}
-
-
 def _draw_panel(ax: Any, panel: FigureExhibit, colours: dict[str, str]) -> None:
+    drawn = []
     for line in panel.lines:
         x, y = _points(line)
-        ax.plot(
+        drawn += ax.plot(
             x,
             y,
             color=colours[line.name],
@@ -136,11 +138,19 @@ def _draw_panel(ax: Any, panel: FigureExhibit, colours: dict[str, str]) -> None:
     ax.set_ylabel(plain_text(panel.y_name))
     ax.tick_params(which="both", labelsize=8)
     # Told where it is, the title does not look for what might be in its way, a fifth of the time of a drawing.
-    ax.set_title(ax.get_title(loc="left"), fontsize=10, loc="left", y=1.0)
+    size = min(10.0, 10.0 * _PER_TITLE / max(1, len(panel.title)))
+    ax.set_title(ax.get_title(loc="left"), fontsize=size, loc="left", y=1.0)
     if panel.log_x and _has_positive(line.x for line in panel.lines):
         ax.set_xscale("log")
-    if panel.lines:
-        ax.legend(frameon=False, fontsize=7)
+    if drawn:
+        ax.legend(handles=_spread(drawn, _MOST_NAMED), frameon=False, fontsize=7)
+
+
+def _spread(items: Sequence[Any], most: int) -> list[Any]:
+    """At most so many, evenly from the first to the last: colours in between tell what is in between."""
+    if len(items) <= most:
+        return list(items)
+    return [items[round(place * (len(items) - 1) / (most - 1))] for place in range(most)]
 
 
 def _points(line: Line) -> tuple[list[float], list[float]]:

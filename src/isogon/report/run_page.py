@@ -11,7 +11,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from isogon.report.drawing import PLOTLY_CONFIG
+from isogon.report.drawing import PLOTLY_AXIS, PLOTLY_CONFIG
 from isogon.report.page_parts import SCRIPT, document, json_text, plotly_script, write_html
 from isogon.report.run_figures import layer_colours, metric_colours
 from isogon.report.run_tables import PANELS, Line, Mark, RunSummary
@@ -130,13 +130,12 @@ def _layout(titles: list[str], marks: list[Mark], *, height: str) -> dict[str, A
     }
     for index, panel_title in enumerate(titles):
         suffix = _suffix(index)
-        look = {"gridcolor": "#e6e9ee", "linecolor": "#99a", "zeroline": False}
         layout[f"xaxis{suffix}"] = {
-            **look,
+            **PLOTLY_AXIS,
             "title": {"text": "step", "standoff": 4},
             **({"matches": "x"} if suffix else {}),
         }
-        layout[f"yaxis{suffix}"] = {**look, "type": height, "exponentformat": "power"}
+        layout[f"yaxis{suffix}"] = {**PLOTLY_AXIS, "type": height, "exponentformat": "power"}
         head = {"xref": f"x{suffix} domain", "yref": f"y{suffix} domain", "showarrow": False, "yanchor": "bottom"}
         title = {"x": 0, "y": 1, "yshift": 16, "xanchor": "left", "text": f"<b>{panel_title}</b>"}
         layout["annotations"].append({**head, **title})

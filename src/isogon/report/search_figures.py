@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from isogon.errors import ArgumentError
-from isogon.report.drawing import COLOURS, ordered_colours
+from isogon.report.drawing import COLOURS, ordered_colours, plotly_layout
 
 if TYPE_CHECKING:
     from isogon.search.curve import Curve
@@ -34,7 +34,7 @@ def accuracy_figure(outcome: Outcome) -> dict[str, Any]:
     if verified:
         traces.append(_runs(f"verified, {outcome.study.recipe.samples} samples", _FULL, verified, unit, legend=True))
     traces += _lost(outcome.rows, unit)
-    layout = _layout("tuning factor F", "test accuracy (%)" if unit == 100 else "what the objective returned")
+    layout = plotly_layout("tuning factor F", "test accuracy (%)" if unit == 100 else "what the objective returned")
     layout["xaxis"] |= {"type": "log", "tickvals": _ticks(outcome), "tickformat": ".3g"}
     return {"data": traces, "layout": layout}
 
@@ -49,7 +49,7 @@ def trend_figure(outcome: Outcome) -> dict[str, Any]:
         for place, (size, curve) in enumerate(outcome.curve.items())
     ]
     full = _with_interval("full run", _FULL, trend.samples, trend.tuning_factor, trend.interval)
-    layout = _layout("training samples", "best tuning factor F*")
+    layout = plotly_layout("training samples", "best tuning factor F*")
     layout["xaxis"] |= {"type": "log", "tickvals": sorted(set(sizes))}
     layout["yaxis"]["type"] = "log"
     return {"data": [{**line, "line": {"color": "#999999", "dash": "dash"}}, *tops, full], "layout": layout}
@@ -77,7 +77,7 @@ def angle_figure(outcome: Outcome, trials: Path) -> dict[str, Any] | None:
         traces.append({**trace, "line": {"color": colour, "width": 4 if row == best else 1.8}})
     if not traces:
         return None
-    layout = _layout("epoch", "angle turned in the epoch (degrees)")
+    layout = plotly_layout("epoch", "angle turned in the epoch (degrees)")
     layout["yaxis"]["type"] = "log"
     return {"data": traces, "layout": layout}
 
@@ -94,7 +94,7 @@ def cost_figure(outcome: Outcome) -> dict[str, Any]:
     by_grid = outcome.study.search.sampler == "grid"
     rival = "the same grid on the full data" if by_grid else "as many factors on the full data"
     traces.append(_bar("full grid" if by_grid else "full data", rival, cost.full_grid_images, "#99A3AD"))
-    layout = _layout("training images", "")
+    layout = plotly_layout("training images", "")
     layout |= {"barmode": "stack"}
     layout["yaxis"] |= {"automargin": True, "autorange": "reversed"}
     return {"data": traces, "layout": layout}
@@ -187,17 +187,6 @@ def _trace(name: str, along: Sequence[float], upward: Sequence[float], *, mode: 
         "x": list(along),
         "y": [_short(value) for value in upward],
         "hovertemplate": "%{y:.4g} at %{x:.4g}",
-    }
-
-
-def _layout(along: str, upward: str) -> dict[str, Any]:
-    look: Mapping[str, Any] = {"gridcolor": "#e6e9ee", "linecolor": "#99a", "zeroline": False}
-    return {
-        "xaxis": {**look, "title": {"text": along}},
-        "yaxis": {**look, "title": {"text": upward}},
-        "margin": {"l": 60, "r": 20, "t": 30, "b": 50},
-        "paper_bgcolor": "white",
-        "plot_bgcolor": "white",
     }
 
 

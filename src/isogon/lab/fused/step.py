@@ -55,6 +55,8 @@ class FusedStep:
             )
         self._within_batch = torch.arange(self._batch, device=device)
         self._gradients: list[torch.Tensor] = []
+        # The same for the optimizer, in the parameters' types.
+        self._wide: list[torch.Tensor] = []
         self._updates = self._made_updates()
 
     def _made_updates(self) -> list[_GroupUpdate]:
@@ -133,8 +135,12 @@ class FusedStep:
     @torch.no_grad()
     def optimizer_step(self) -> None:
         """The update through the optimizer itself, whose hooks measure it; gradients as the parameters' types."""
-        for parameter, gradient in zip(self._twin.parameters, self._gradients, strict=True):
-            parameter.grad = gradient.to(parameter.dtype)
+        parameters = self._twin.parameters
+        if not self._wide:
+            self._wide = [torch.empty_like(parameter) for parameter in parameters]
+        torch._foreach_copy_(self._wide, self._gradients)
+        for parameter, gradient in zip(parameters, self._wide, strict=True):
+            parameter.grad = gradient
         self.trial.step()
         self.trial.optimizer.zero_grad(set_to_none=True)
         self.refresh()
