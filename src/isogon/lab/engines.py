@@ -165,6 +165,8 @@ def _lane_units(configs: Sequence[Config], workers: int, device: str, *, shared:
     units = []
     for group in alike.values():
         if device.startswith("cuda"):
+            # The longest first, so that at the end no lane is left to train alone for long.
+            group.sort(key=lambda config: -config.steps * config.recipe.batch_size)
             part = AT_ONCE["cuda"] if shared else len(group)
         else:
             part = min(AT_ONCE["cpu"], -(-len(group) // workers))
