@@ -128,7 +128,7 @@ def kills(lines, kind):
 
 
 def test_killed_at_any_moment_it_ends_the_same(deaths):
-    lines, whole, parts = deaths([*FULL, *WRITES, *TIMES, *LAST_WRITES], epochs=40)
+    lines, whole, parts = deaths([*FULL, *WRITES, *TIMES, *LAST_WRITES], epochs=120)
     assert kills(lines, "write") == len(WRITES) + len(LAST_WRITES)
     assert kills(lines, "time") > 0
     assert_same(whole, parts)
