@@ -55,8 +55,8 @@ def draw_panels(
 ) -> Path:
     """Draw all panels into one picture, at most three in a row; `name` is what a refusal calls `path`."""
     target = check_target(name, path, STATIC)
-    columns = min(_PER_ROW, len(panels))
-    rows = -(-len(panels) // columns)
+    rows = -(-len(panels) // _PER_ROW)
+    columns = -(-len(panels) // rows)  # four panels are two and two
     above = wrap(title, round(_PER_INCH * _WIDTH * columns))
     head = _LINE * len(above)
     figure = new_figure((_WIDTH * columns, _HEIGHT * rows + head), target)
