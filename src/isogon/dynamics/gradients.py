@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import wraps
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -12,10 +13,18 @@ import torch
 from isogon.dynamics.optimizer_state import Settings
 from isogon.theory.motion import COUPLED
 
+_GRAD, _IS_SPARSE = attrgetter("grad"), attrgetter("is_sparse")
+
 
 def gradients_of(parameters: Sequence[torch.nn.Parameter]) -> list[torch.Tensor | None]:
     """The gradients, sparse ones made dense."""
-    return [g.to_dense() if (g := p.grad) is not None and g.is_sparse else g for p in parameters]
+    found = [*map(_GRAD, parameters)]  # loops in C: this is done at every measured step
+    try:
+        if not any(map(_IS_SPARSE, found)):
+            return found
+    except AttributeError:  # some have none
+        pass
+    return [g.to_dense() if g is not None and g.is_sparse else g for g in found]
 
 
 def unscale_(table: torch.Tensor, scale: torch.Tensor) -> None:
