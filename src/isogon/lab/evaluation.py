@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 from isogon.lab.ranks import Ranks
 
 # Images at once. No gradient is kept, so that memory is no matter; a GPU waits for the host unless there are many.
-_BATCH = {"cpu": 500, "cuda": 2500}
+_BATCH, _CUDA_BATCH = 500, 2500
 
 
 @torch.no_grad()
@@ -35,7 +35,7 @@ def predict_classes(model: nn.Module, images: Tensor, prepare: Callable[[Tensor]
 
 
 def _parts(tensor: Tensor) -> tuple[Tensor, ...]:
-    return torch.split(tensor, _BATCH.get(tensor.device.type, 500))
+    return torch.split(tensor, _CUDA_BATCH if tensor.device.type == "cuda" else _BATCH)
 
 
 def _outputs(model: nn.Module, x: Tensor) -> Tensor:

@@ -114,12 +114,10 @@ class Run:
         folder = Path(folder)
         if not (folder / RESULT).exists():
             raise ArgumentError("folder", "a run that has ended", str(folder), "train it to its end first")
-        result = json.loads((folder / RESULT).read_text(encoding="utf-8"))
-        config = Config.from_dict(json.loads((folder / CONFIG).read_text(encoding="utf-8")))
-        return cls(
-            config=config,
-            status=result["status"],
-            epochs=read_epochs(folder),
-            data_fingerprint=result["data_fingerprint"],
-            folder=folder,
-        )
+        try:
+            result, config = (json.loads((folder / name).read_text(encoding="utf-8")) for name in (RESULT, CONFIG))
+            status, fingerprint, epochs = result["status"], result["data_fingerprint"], read_epochs(folder)
+        except (OSError, ValueError, KeyError, TypeError):  # pyarrow's errors are among them
+            cure = "remove the folder to train it again"
+            raise ArgumentError("folder", "a run whose files can be read", str(folder), cure) from None
+        return cls(Config.from_dict(config), status, epochs, data_fingerprint=fingerprint, folder=folder)

@@ -98,9 +98,7 @@ class Driver(LRScheduler):
     @property
     def log_scale(self) -> float:
         """ln of how much larger the weights are now than in the run with weight decay."""
-        if self.exponential is None:
-            return 0.0
-        return float(self.exponential.log_scale(self.last_epoch)) - self._halvings * math.log(2)
+        return float(self._log_scale(np.asarray(self.last_epoch)))
 
     def step(self, epoch: int | None = None) -> None:
         """Go on to the next step's rates; nothing happens unless the optimizer has stepped."""
@@ -211,8 +209,12 @@ class Driver(LRScheduler):
         """k_t of the invariant weights as large as they are now."""
         if self.exponential is None or self.exponential.momentum == 0:
             return np.zeros(np.shape(steps))
-        log_scale = self.exponential.log_scale(steps) - self._halvings * math.log(2)
-        return np.asarray(self.exponential.momentum_correction(steps) * np.exp(-2 * log_scale))
+        return np.asarray(self.exponential.momentum_correction(steps) * np.exp(-2 * self._log_scale(steps)))
+
+    def _log_scale(self, steps: NDArray[Any]) -> Floats:
+        if self.exponential is None:
+            return np.zeros(np.shape(steps))
+        return np.asarray(self.exponential.log_scale(steps) - self._halvings * math.log(2))
 
     def _rebase(self) -> None:
         """Halve the weights as often as they have doubled; a power of two loses no bit."""

@@ -17,7 +17,7 @@ from typing import Any
 
 import pandas as pd
 
-from isogon.errors import ArgumentError
+from isogon.errors import ArgumentError, first_line
 from isogon.lab.checkpoints import write_json, write_whole
 from isogon.papers.experiment import SCALES, Experiment, Judgement, Options, Scale
 from isogon.papers.provenance import Source, label_text
@@ -158,16 +158,18 @@ def read_finding(folder: str | os.PathLike[str], experiment: Experiment, scale: 
     try:
         content = json.loads(Path(f"{place}.json").read_text(encoding="utf-8"))
         table = pd.read_parquet(f"{place}.parquet")
-    except (OSError, ValueError) as error:
-        raise ArgumentError("results", "a result that can be read", str(place), str(error)) from None
-    panels, columns = (None if content[name] is None else tuple(content[name]) for name in ("panels", "columns"))
+        sources = _read_sources(Path(f"{place}.csv"))
+        panels, columns = (None if content[name] is None else tuple(content[name]) for name in ("panels", "columns"))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        cure = f"{first_line(error)}; remove its files to make it anew"
+        raise ArgumentError("results", "a result that can be read", str(place), cure) from None
     names = ("command", "date", "hardware", "versions", "seeds", "runs", "images", "seconds", "errors", "missing")
     return Finding(
         experiment,
         Options(scale=scale, panels=panels, columns=columns, seeds=content["seed_count"]),
         table,
         {name: content[name] for name in names if name in content},
-        _read_sources(Path(f"{place}.csv")),
+        sources,
     )
 
 
