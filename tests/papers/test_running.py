@@ -96,7 +96,7 @@ def test_files_that_cannot_be_read_are_named(toys, tmp_path, content):
     for file in (*results, run):
         before = file.read_bytes()
         file.write_text(content)
-        with pytest.raises(ArgumentError, match="remove (its files|the folder)"):
+        with pytest.raises(ArgumentError, match=r"remove (its files|the folder)"):
             reproduce([table], Options(seeds=1), out=tmp_path, **HERE)
         file.write_bytes(before)
 
