@@ -25,6 +25,8 @@ pytest.importorskip("psycopg")
 pytest.importorskip("optuna")
 
 import psycopg
+import sqlalchemy
+from sqlalchemy import exc
 
 from isogon.errors import IsogonError
 from isogon.search import Study, execution, run, storage
@@ -60,7 +62,7 @@ def in_turn(jobs, *, heard, claim):
 
 if __name__ == "__main__":
     out, grace, workers = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-    storage.HEARTBEAT, storage.GRACE, execution.POLL = 1, grace, 0.1
+    storage.HEARTBEAT, storage.GRACE, storage.ASLEEP, execution.POLL = 1, grace, grace, 0.1
     if not workers:
         execution.pool_for = lambda *_, **__: in_turn
     Path(f"{out}.ready").touch()
@@ -150,9 +152,10 @@ def _where_the_objective_is(tmp_path, monkeypatch):
 
 @pytest.fixture
 def quick(monkeypatch):
-    """Signs of life every second, death after two without one."""
+    """Signs of life every second, death after two without one, and so for transactions."""
     monkeypatch.setattr(storage, "HEARTBEAT", 1)
     monkeypatch.setattr(storage, "GRACE", 2)
+    monkeypatch.setattr(storage, "ASLEEP", 2)
     monkeypatch.setattr(execution, "POLL", 0.1)
 
 
@@ -257,6 +260,27 @@ def test_a_driver_that_was_asleep_loses_its_trials_and_nothing_else(tmp_path, ur
     rows = assert_each_cell_ended_once(tmp_path / "awake", 2 * 7)
     assert len({row.driver for row in rows}) == 2
     assert answer(tmp_path / "sleeper") == answer(tmp_path / "awake")
+
+
+def test_a_driver_that_sleeps_within_a_transaction_does_not_keep_its_rows(url, quick):
+    asleep, awake = (Ledger(url, "one", "key", driver=name) for name in ("asleep", "awake"))
+    asleep.plan(CELLS[:1])
+    assert asleep.claim(asleep.rows()[0])
+    asleep._heart.stop()
+    taken: list[int] = []
+    with asleep._rdb.engine.connect() as connection:
+        connection.execute(sqlalchemy.text("SELECT * FROM trials FOR UPDATE"))
+        time.sleep(2.2)  # a trial counts as left behind
+
+        other = threading.Thread(target=lambda: taken.append(awake.take_over()), daemon=True)
+        other.start()
+        other.join(timeout=30)
+        assert taken == [1]
+        # What the sleeper had begun is gone, which asking again mends.
+        with pytest.raises(exc.DBAPIError, match="idle-in-transaction") as caught:
+            connection.execute(sqlalchemy.text("SELECT 1"))
+    assert storage._diagnosis(caught.value)[1]
+    assert asleep.rows() == awake.rows() == []
 
 
 def test_a_server_that_goes_away_costs_nothing(tmp_path, server, url, no_workers, monkeypatch):

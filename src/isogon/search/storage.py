@@ -29,6 +29,9 @@ PATIENCE = 30.0
 #: seconds between the signs of life of a driver that shares its storage, and after how many without one it counts as
 #: dead: longer than the patience above, lest a database that was away for a moment makes everybody look dead
 HEARTBEAT, GRACE = 10, 60
+#: seconds after which the database ends a transaction in which nothing happens: a driver that was put to sleep within
+#: one would keep its rows locked, and everybody who wants them waiting, until it wakes
+ASLEEP = 30
 _PAUSE = 0.5
 #: marks isogon's advisory locks among those of others in the same database
 _LOCKS = 0x1506
@@ -164,10 +167,11 @@ def engine_settings(url: str) -> dict[str, Any]:
     if not url.startswith("postgresql+psycopg:"):
         return {}
     given = sqlalchemy.make_url(url).query
+    connection = {**_CONNECTION, "options": f"-c idle_in_transaction_session_timeout={ASLEEP}s"}
     # A server that was started again leaves dead connections in the pool; each is looked at before it is used.
     return {
         "pool_pre_ping": True,
-        "connect_args": {key: value for key, value in _CONNECTION.items() if key not in given},
+        "connect_args": {key: value for key, value in connection.items() if key not in given},
     }
 
 
@@ -183,7 +187,7 @@ def without_passwords(text: str) -> str:
 def _locked(engine: sqlalchemy.Engine, what: str) -> Iterator[None]:
     with engine.begin() as connection:
         if engine.dialect.name == "postgresql":
-            # Whoever holds it does so for a moment, unless it was put to sleep there.
+            # Whoever holds it does so for a moment; one that was put to sleep there loses it after `ASLEEP`.
             connection.execute(sqlalchemy.text("SET LOCAL lock_timeout = '60s'"))
             key = zlib.crc32(what.encode()) - (1 << 31)
             connection.execute(sqlalchemy.text(f"SELECT pg_advisory_xact_lock({_LOCKS}, {key})"))
@@ -196,7 +200,8 @@ def _diagnosis(error: BaseException) -> tuple[str, bool]:
     while link is not None:
         if isinstance(link, exc.DBAPIError):
             reason = without_passwords(first_line(link.orig or link))
-            passing = isinstance(link, exc.OperationalError | exc.InterfaceError)
+            # A connection that the database has ended, whatever it calls its reason, can be made anew.
+            passing = isinstance(link, exc.OperationalError | exc.InterfaceError) or link.connection_invalidated
             return reason, passing and not _HOPELESS.search(reason)
         link = link.__cause__ or link.__context__
     return without_passwords(first_line(error)), False
