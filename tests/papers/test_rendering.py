@@ -15,7 +15,7 @@ import pytest
 
 from isogon.papers.document import document_text
 from isogon.papers.experiment import Options
-from isogon.papers.provenance import command_of
+from isogon.papers.provenance import command_of, place_of
 from isogon.papers.registry import COMMITTED, experiments
 from isogon.papers.results import Finding, read_finding, scales_in
 from isogon.papers.running import reproduce
@@ -254,3 +254,16 @@ def test_committed_verdicts_are_those_of_the_committed_rows():
             finding = read_finding(COMMITTED, experiment, scale)
             kept = json.loads((COMMITTED / f"{finding.stem}.json").read_text(encoding="utf-8"))
             assert kept == json.loads(json.dumps(finding.to_dict())), finding.stem
+
+
+def test_committed_trainings_are_those_of_the_plan():
+    """Else the next run would not know what it adds to, and a folder of finished runs would be trained anew."""
+    for identity, experiment in experiments().items():
+        for scale in scales_in(COMMITTED, identity):
+            sources = [source for source in read_finding(COMMITTED, experiment, scale).sources if source.is_training]
+            seeds = 1 + max((source.seed for source in sources), default=0)
+            planned = {place_of(one.labels): one.config.name for one in experiment.plan(Options(scale, seeds=seeds))}
+            for source in sources:
+                assert planned[source.place] == source.key, (
+                    f"{source.key} of {identity}: does the key count a new field that has its default?"
+                )

@@ -33,6 +33,8 @@ _WHOLE = {
     "micro_batch": "leave it out to take a batch at once",
 }
 _OPTIONAL = ("init_seed", "micro_batch")
+# Fields that came after runs had been made and stored: where they have their default, those runs keep their keys.
+_LATER = ("snapshot_every",)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +143,12 @@ class Config:
     @property
     def key(self) -> str:
         """A fingerprint of all that decides the result; where the data lies does not."""
-        content = {name: value for name, value in self.to_dict().items() if name != "data_root"}
+        defaults = {one.name: one.default for one in fields(self) if one.name in _LATER}
+        content = {
+            name: value
+            for name, value in self.to_dict().items()
+            if name != "data_root" and not (name in defaults and value == defaults[name])
+        }
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
     @property
