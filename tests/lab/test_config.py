@@ -64,6 +64,7 @@ OTHERS = {
     "monitor_every": 0,
     "test_every": 5,
     "snapshot_every": 2,
+    "turns": {"conv.weight": [1, 4]},
     "save_predictions": True,
     "save_weights": False,
 }
@@ -143,6 +144,9 @@ def test_nothing_changes_behind_its_back():
         ({"augmentation": "mixup"}, "augmentation must be"),
         ({"net_options": {"norm": torch.nn.BatchNorm2d}}, "net_options must be a mapping that fits in a JSON file"),
         ({"net_options": 3}, "net_options must be a mapping"),
+        ({"turns": 4}, "turns must be a mapping"),
+        ({"turns": {"conv.weight": 4}}, "turns['conv.weight'] must be a list of whole numbers of steps, got 4"),
+        ({"turns": {"conv.weight": [0]}}, "turns['conv.weight'] must be a list of whole numbers"),
     ],
 )
 def test_a_bad_value_is_refused_in_a_sentence(change, words):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -21,6 +22,7 @@ from isogon.lab.networks import build
 from isogon.lab.order import epoch_of
 from isogon.lab.ranks import Ranks
 from isogon.lab.trial import Trial
+from isogon.lab.turns import column_of
 
 OWN_NET = """
 from torch import nn
@@ -351,6 +353,25 @@ def test_checkpoints_no_sooner_than_some_seconds_keep_records_whole(make_config,
     again = train(config, tmp_path / "parts", device="cpu", progress=False)
     pd.testing.assert_frame_equal(again.records, whole.records)
     pd.testing.assert_frame_equal(again.epochs.iloc[:, :-1], whole.epochs.iloc[:, :-1])
+
+
+def test_turns_are_the_angles_between_the_weights(make_config, tmp_path):
+    layer = "body.1.conv.weight"
+    config = make_config(epochs=2, monitor_every=1, precision="float64")
+    steps = config.steps_per_epoch
+    turns = {layer: [1, steps, steps + 1], "stem.conv.weight": [steps]}
+    run = train(replace(config, turns=turns), tmp_path / "run", device="cpu")
+    # The monitor knows the angles of steps and of epochs as well.
+    for name in turns:
+        records = run.records[run.records["layer"] == name]
+        epochs = records[records["epoch_angle"].notna()]["epoch_angle"]
+        np.testing.assert_allclose(run.epochs[column_of(name, steps)], epochs, rtol=1e-9)
+    squares = (run.records[run.records["layer"] == layer].set_index("epoch")["step_angle"] ** 2).groupby("epoch").mean()
+    np.testing.assert_allclose(run.epochs[column_of(layer, 1)], np.sqrt(squares), rtol=1e-9)
+    assert run.epochs[column_of(layer, steps + 1)].isna().all()
+    pd.testing.assert_frame_equal(Run.read(tmp_path / "run").epochs, run.epochs)
+    with pytest.raises(ArgumentError, match=r"turns must be weights of the network by name, got 'conv9'.*write stem"):
+        train(replace(config, turns={"conv9": [1]}), device="cpu")
 
 
 def test_snapshots_are_the_weights_on_the_way(make_config, tmp_path):

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import math
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
-import torch
 
 from isogon.lab import Config, train
 from isogon.lab.trial import Trial
-from isogon.papers import smd, smd_scaling
+from isogon.lab.turns import column_of
+from isogon.papers import imagenet, smd, smd_scaling
 from isogon.papers.experiment import SCALES, Options
 from isogon.recipe import Recipe
 
@@ -184,21 +186,16 @@ def test_figure_5_wants_momentum_to_be_faster():
 def scaling(many, one, *, noise=0.01, gradient=2.0):
     """Angles over a small step of 0.01, for k = 4 and 16, over twelve epochs."""
     rng = np.random.default_rng(2)
-    rows = [
-        {
-            "panel": panel,
-            "row": row,
-            "seed": 0,
-            "epoch": epoch,
-            "angle": 0.01 * times(k) * math.exp(noise * rng.standard_normal()),
-            "gradient": gradient,
-            "predicted": 0.01,
-            "status": "finished",
-        }
-        for panel, k in smd_scaling.PANELS.items()
-        for row, times in ((smd_scaling.MANY, many), (smd_scaling.ONE, one), (smd_scaling.SMALL, lambda k: 1))
-        for epoch in range(12)
-    ]
+
+    def angle(times):
+        return 0.01 * times * math.exp(noise * rng.standard_normal())
+
+    rows = []
+    for (panel, k), epoch in itertools.product(smd_scaling.PANELS.items(), range(12)):
+        common = {"panel": panel, "seed": 0, "epoch": epoch, "status": "finished", "predicted_1": 0.01}
+        small = {f"angle_{k}": angle(many(k)), f"predicted_{k}": 0.01, f"gradient_{k}": gradient}
+        rows.append({**common, "row": smd_scaling.SMALL, "angle_1": angle(1), **small})
+        rows.append({**common, "row": smd_scaling.ONE, "angle_1": angle(one(k))})
     return pd.DataFrame(rows)
 
 
@@ -285,16 +282,29 @@ def test_weights_that_are_not_invariant_keep_the_standard_schedule_under_rescali
     assert (others["lr"], others["weight_decay"]) == pytest.approx((0.01, 0.02))
 
 
-def test_angles_over_several_steps_are_those_between_the_weights():
-    config = small_config("constant", scale_invariant="plain")
-    layer = "body.1.conv.weight"
-    found = smd_scaling.trained(config, layer, (1, 5), ratios=True)
-    assert found["epoch"].tolist() == [0, 1]
-    # Five steps are an epoch here, whose angle the monitor knows as well.
-    records = train(config, progress=False).records
-    epochs = records[(records["layer"] == layer) & records["epoch_angle"].notna()]
-    np.testing.assert_allclose(found["angle_5"], epochs["epoch_angle"], rtol=1e-9)
-    squares = records[records["layer"] == layer].groupby("epoch")["step_angle"].apply(lambda angles: (angles**2).mean())
-    np.testing.assert_allclose(found["angle_1"], np.sqrt(squares), rtol=1e-9)
-    assert found["gradient_5"].between(1, 5.5).all()
-    assert torch.get_default_dtype() is torch.float32
+def test_both_sides_of_the_linear_scaling_rule_are_kept(tmp_path):
+    by_row = {one.labels["row"]: one for one in BY_ID["smd/fig7"].plan(Options("tiny", panels=("a",)))}
+    recipe = Recipe(lr=0.1, weight_decay=0.02, batch_size=20, samples=100, epochs=2)
+    turns = {"body.1.conv.weight": [1, 4, 16]}
+    small = replace(small_config("constant"), recipe=recipe, turns=turns, snapshot_every=1)
+    run = train(small, tmp_path / "small", progress=False)
+    kept = BY_ID["smd/fig7"].keep(run)
+    angles = run.epochs[column_of("body.1.conv.weight", 4)]
+    np.testing.assert_array_equal(kept["angle_4"], angles)
+    assert kept["angle_16"].isna().all(), "an epoch has five steps"
+    assert kept["predicted_4"].between(1.9 * kept["predicted_1"], 4 * kept["predicted_1"]).all()
+    assert kept["gradient_4"].between(1, 4.5).all()
+    assert kept["gradient_16"].isna().all()
+    # A kept run is judged and shown alone, too.
+    alone = kept.assign(**by_row[smd_scaling.SMALL].labels)
+    for name in ("smd/fig7", "smd/fig8"):
+        assert verdict(name, alone) == "undecided"
+        assert len(BY_ID[name].show(alone)) == 1
+
+
+def test_the_small_run_of_the_linear_scaling_rule_is_trained_once():
+    planned = BY_ID["smd/fig7"].plan(Options("small"))
+    assert len(planned) == 4
+    assert len({one.config.key for one in planned}) == 3
+    seen = sum(batch * (imagenet.SAMPLES // batch) for batch in (256, 4 * 256, 16 * 256))
+    assert BY_ID["smd/fig8"].images("paper") == 90 * seen

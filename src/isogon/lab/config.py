@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import Any, Literal, Self, get_args
@@ -33,8 +33,8 @@ _WHOLE = {
     "micro_batch": "leave it out to take a batch at once",
 }
 _OPTIONAL = ("init_seed", "micro_batch")
-# Fields that came after runs had been made and stored: where they have their default, those runs keep their keys.
-_LATER = ("snapshot_every",)
+# Fields that came after runs had been made and stored: those runs, which do without them, keep their keys.
+_LATER = ("snapshot_every", "turns")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +61,8 @@ class Config:
         test_every: the test set is looked at after one epoch in so many, and after the last; 0 for that alone. Where
             epochs are short, tests would take longer than training.
         snapshot_every: the run's folder keeps the weights after one epoch in so many; 0 for none.
+        turns: weights by name, each with numbers of steps k; the epochs' table has the root mean square of the weight's
+            angle over k steps, see `lab.turns`.
         save_predictions: keep the predicted classes of the test set at the end, for ensembles.
         save_weights: keep the weights at the end.
     """
@@ -83,6 +85,7 @@ class Config:
     monitor_every: int = 10
     test_every: int = 1
     snapshot_every: int = 0
+    turns: Mapping[str, Sequence[int]] = field(default_factory=dict)
     save_predictions: bool = False
     save_weights: bool = True
 
@@ -117,7 +120,13 @@ class Config:
         # Made and thrown away, so that a bad one is refused here and not in a worker an hour later.
         schedule_of(self.schedule, self.recipe, epochs=self.epochs, steps_per_epoch=self.steps_per_epoch)
         from_name(self.augmentation)
-        object.__setattr__(self, "net_options", MappingProxyType(_plain(self.net_options)))
+        for name in ("net_options", "turns"):
+            object.__setattr__(self, name, MappingProxyType(_plain(name, getattr(self, name))))
+        for weight, spans in self.turns.items():
+            if not isinstance(spans, list) or not all(isinstance(steps, int) and steps > 0 for steps in spans):
+                raise ArgumentError(
+                    f"turns[{weight!r}]", "a list of whole numbers of steps", spans, "write [1, 4], say"
+                )
 
     def __reduce__(self) -> Any:
         """Through its dictionary: a mapping proxy cannot be pickled."""
@@ -143,12 +152,8 @@ class Config:
     @property
     def key(self) -> str:
         """A fingerprint of all that decides the result; where the data lies does not."""
-        defaults = {one.name: one.default for one in fields(self) if one.name in _LATER}
-        content = {
-            name: value
-            for name, value in self.to_dict().items()
-            if name != "data_root" and not (name in defaults and value == defaults[name])
-        }
+        content = {name: value for name, value in self.to_dict().items() if name != "data_root"}
+        content = {name: value for name, value in content.items() if value or name not in _LATER}
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
     @property
@@ -161,7 +166,8 @@ class Config:
 
     def to_dict(self) -> dict[str, Any]:
         found: dict[str, Any] = {one.name: getattr(self, one.name) for one in fields(self)}
-        return {**found, "recipe": self.recipe.to_dict(), "net_options": dict(self.net_options)}
+        mappings = {"net_options": dict(self.net_options), "turns": dict(self.turns)}
+        return {**found, "recipe": self.recipe.to_dict(), **mappings}
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Self:
@@ -179,11 +185,11 @@ class Config:
         return cls(**{**content, "recipe": recipe})
 
 
-def _plain(options: Any) -> dict[str, Any]:
+def _plain(name: str, options: Any) -> dict[str, Any]:
     """A copy that nobody can change behind the frozen object's back, the same as when it comes back from a file."""
     try:
         plain = json.loads(json.dumps(dict(options)))
     except (TypeError, ValueError):
         cure = "give numbers, strings, lists and mappings"
-        raise ArgumentError("net_options", "a mapping that fits in a JSON file", options, cure) from None
+        raise ArgumentError(name, "a mapping that fits in a JSON file", options, cure) from None
     return plain  # type: ignore[no-any-return]

@@ -184,12 +184,16 @@ def _tensors(trial: Trial) -> list[torch.Tensor]:
 
 
 def can_graph(trial: Trial) -> bool:
-    """Whether a step of the trial is the same work every time: SGD, a momentum that stays, no chance in the network."""
+    """Whether a step of the trial is the same work every time, and nobody looks between two.
+
+    So it is with SGD, a momentum that stays, and no chance in the network.
+    """
     return (
         trial.device.type == "cuda"
         and isinstance(trial.optimizer, torch.optim.SGD)
         and not isinstance(trial.driver.exponential, SgdwForm)
         and not trial.draws
         and trial.config.micro_batch is None
+        and not trial.config.turns
         and all(p.dtype == torch.float32 for p in trial.model.parameters())
     )

@@ -29,6 +29,7 @@ from isogon.lab.order import epoch_of, generator
 from isogon.lab.plans import schedule_of
 from isogon.lab.ranks import Ranks
 from isogon.lab.runs import CHECKPOINT, CONFIG, PREDICTIONS, RESULT, SNAPSHOT, STOP, WEIGHTS, Run
+from isogon.lab.turns import Turns
 from isogon.optim import drive, split_groups
 from isogon.optim.driver import Exponential
 from isogon.schedules.curves import Balanced
@@ -94,6 +95,7 @@ class Trial:
         else:
             self.optimizer = _optimizer(config, [p for p in self.model.parameters() if p.requires_grad])
             self.driver = drive(self.optimizer, schedule)
+        self._turns = Turns(self.model, config.turns)
         # Held from here on; what fails before leaves the folder free for the next try.
         self._lock = checkpoints.FolderLock(folder) if folder is not None and self.ranks.leads else None
         self._writer = RunFolder(folder, name=config.name) if folder and self.ranks.leads else None
@@ -141,6 +143,7 @@ class Trial:
         self.plan = epoch_of(self.config, self.epoch, device=self.device)
         if self.monitor is not None:
             self.monitor.advance(0)  # an epoch begins here, and ends with this loop's
+        self._turns.begin_epoch()
         self.sums.zero_()
         self._started = time.perf_counter()
         if self.draws:
@@ -192,6 +195,7 @@ class Trial:
     def step(self) -> None:
         self.optimizer.step()
         self.driver.step()
+        self._turns.step()
 
     def end_epoch(self) -> None:
         """Test, keep the epoch's row and the checkpoint, and see whether the run has diverged."""
@@ -205,6 +209,7 @@ class Trial:
             "test_loss": test_loss,
             "test_accuracy": test_accuracy,
             "images_per_second": count / seconds,
+            **self._turns.row(),
         }
         step = (self.epoch + 1) * self.config.steps_per_epoch - 1
         if self.monitor is not None:

@@ -75,6 +75,7 @@ class Experiment:
         plan: the trainings at a scale; none for a simulation.
         keep: the rows of an ended training; the planned labels are added to each as columns.
         compute: for what is no training of the lab: the rows at a scale; it may raise `UnavailableError`.
+        computed_images: training images that `compute` sees at a scale.
         judge, show: the verdict and the exhibits of a table of rows.
         choices: what the paper leaves open, and what was chosen.
         unavailable: why the `paper` scale cannot be run with what is public, where it cannot.
@@ -88,13 +89,14 @@ class Experiment:
     plan: Callable[[Options], Sequence[Planned]] = lambda options: ()
     keep: Callable[[Run], pd.DataFrame] | None = None
     compute: Callable[[Options], pd.DataFrame] | None = None
+    computed_images: Callable[[Scale], int] = lambda scale: 0
     choices: Sequence[str] = ()
     unavailable: str | None = None
 
     def images(self, scale: Scale) -> int:
         """Training images that its runs see at a scale; one that stands in several places is trained once."""
         configs = {planned.config.key: planned.config for planned in self.plan(Options(scale=scale))}
-        return sum(
+        return self.computed_images(scale) + sum(
             config.epochs * min(config.steps_per_epoch * config.recipe.batch_size, config.recipe.samples)
             for config in configs.values()
         )

@@ -15,6 +15,7 @@ from isogon.papers.smd_detection import CHOICES as DETECTION_CHOICES
 from isogon.papers.smd_detection import NEEDED as DETECTION_NEEDED
 from isogon.papers.smd_detection import PANELS as DETECTION_PANELS
 from isogon.papers.smd_detection import TABLE_2, layer_rows
+from isogon.papers.smd_detection import images as detection_images
 from isogon.papers.smd_maps import FIGURE_4, FIGURE_5
 from isogon.papers.smd_motion import (
     FIRST_STAGE,
@@ -268,6 +269,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         plan=_plan_panels,
         keep=by_layer,
         compute=layer_rows,
+        computed_images=detection_images,
         judge=_judge_stages,
         show=_show_stages,
         choices=(*_CHOICES, *_RESCALING, "panels d to f are those of Mask R-CNN", *DETECTION_CHOICES),

@@ -118,6 +118,12 @@ def ended_runs(options: Options) -> Iterator[DetectorRun]:
                 yield DetectorRun(row, seed, Trained(read(folder), result["status"]), result["precisions"])
 
 
+def images(scale: Scale) -> int:
+    """Training pictures that `ended_runs` goes through."""
+    setting = SETTINGS[scale]
+    return 2 * setting.seeds * setting.steps * setting.recipe.batch_size
+
+
 def _train(setting: DetectorSetting, root: Path, row: str, seed: int, folder: Path) -> None:
     """Train and test, and leave the records and the result in `folder`."""
     device = torch.device(default_device())
@@ -197,6 +203,7 @@ TABLE_2 = Experiment(
     judge=_judge,
     show=_show,
     compute=_precision_rows,
+    computed_images=images,
     choices=(*CHOICES, f"AP on val2017 by pycocotools; where that does not import, {OWN_AP} stands instead"),
     unavailable=NEEDED,
 )

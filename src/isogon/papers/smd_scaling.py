@@ -1,7 +1,4 @@
-"""Wan et al.'s figures 7 and 8: k small steps against one large step under the linear scaling rule.
-
-The angle over k steps is none of what the lab's monitor records, so the lab's trial is stepped here.
-"""
+"""Wan et al.'s figures 7 and 8: k small steps against one large step under the linear scaling rule."""
 
 from __future__ import annotations
 
@@ -9,19 +6,20 @@ import copy
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any
 
 import pandas as pd
+import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from isogon.dynamics.measures import angle, gradient_norm_ratio, summed_gradient
-from isogon.lab import Config
+from isogon.dynamics.measures import gradient_norm_ratio, summed_gradient
+from isogon.lab import Config, Run
 from isogon.lab.training import default_device
 from isogon.lab.trial import Trial
+from isogon.lab.turns import column_of
 from isogon.papers import imagenet
-from isogon.papers.experiment import Experiment, Judgement, Options, Scale
+from isogon.papers.experiment import Experiment, Judgement, Options, Planned, Scale
 from isogon.papers.gaps import Gap, mean_of, together
 from isogon.papers.smd_motion import FIRST_STAGE
 from isogon.papers.smd_settings import CIFAR, IMAGENET, TINY
@@ -40,15 +38,25 @@ TOLERANCE = 0.15
 
 @dataclass(frozen=True)
 class Setting:
-    """The run at the small batch; those at k times the batch have k times the rate."""
+    """The run at the small batch, of which the weights are kept after one epoch in `snapshot_every`."""
 
     recipe: Recipe
     layer: str
     options: Mapping[str, Any]
+    snapshot_every: int
 
     def config(self, k: int, seed: int) -> Config:
-        recipe = replace(self.recipe, batch_size=self.recipe.batch_size * k, lr=self.recipe.lr * k)
-        return Config(recipe=recipe, seed=seed, monitor_every=0, save_weights=False, **self.options)
+        """The run at k times batch and rate. Of the small one angles over k steps are wanted, and gradients."""
+        small = k == 1
+        return Config(
+            recipe=replace(self.recipe, batch_size=self.recipe.batch_size * k, lr=self.recipe.lr * k),
+            seed=seed,
+            monitor_every=0,
+            turns={self.layer: [1, *PANELS.values()] if small else [1]},
+            snapshot_every=self.snapshot_every if small else 0,
+            save_weights=False,
+            **self.options,
+        )
 
 
 SETTINGS: dict[Scale, Setting] = {
@@ -56,47 +64,68 @@ SETTINGS: dict[Scale, Setting] = {
         Recipe(lr=0.01, weight_decay=0.05, batch_size=10, samples=320, epochs=3),
         "body.1.conv.weight",
         {**TINY, "schedule": "constant"},
+        snapshot_every=1,
     ),
     "small": Setting(
         Recipe(lr=0.05, weight_decay=5e-4, batch_size=64, samples=50_000, epochs=30),
         FIRST_STAGE,
         {**CIFAR, "schedule": "lr_10_20_27"},
+        snapshot_every=3,
     ),
     "paper": Setting(
         Recipe(lr=0.1, weight_decay=1e-4, batch_size=256, samples=imagenet.SAMPLES, epochs=90),
         FIRST_STAGE,
         {**IMAGENET, "schedule": "lr_30_60_80"},
+        snapshot_every=10,
     ),
 }
 
 
-def trained(config: Config, layer: str, lags: Sequence[int], *, ratios: bool) -> pd.DataFrame:
-    """A row an epoch: root mean square angle of `layer` over each of `lags` steps, and growths of the gradient."""
-    trial = Trial(config, device=default_device())
-    weight = dict(trial.model.named_parameters())[layer]
-    rows = []
-    while not trial.ended:
+def _plan(options: Options) -> list[Planned]:
+    """Each panel's two runs; the small one is the same in both."""
+    setting = SETTINGS[options.scale]
+    return [
+        Planned(setting.config(times, seed), {"panel": panel, "row": row, "seed": seed})
+        for seed in options.seed_range(1)
+        for panel, k in PANELS.items()
+        for row, times in ((SMALL, 1), (ONE, k))
+    ]
+
+
+def _keep(run: Run) -> pd.DataFrame:
+    """A row an epoch: the layer's angle over 1 and k steps, what the law says of it, and growths of the gradient."""
+    if not len(run.epochs):
+        return pd.DataFrame()
+    recipe, [(layer, spans)] = run.config.recipe, run.config.turns.items()
+    motion = law("sgd", lr=recipe.lr, weight_decay=recipe.weight_decay, momentum=recipe.momentum)
+    epochs = run.epochs["epoch"]
+    columns: dict[str, Any] = {"epoch": epochs, "status": run.status}
+    for k in spans:
+        columns |= {f"angle_{k}": run.epochs[column_of(layer, k)], f"predicted_{k}": float(motion.angle(k))}
+    for k, growths in _gradient_growths(run, layer, spans[1:]).items():
+        columns[f"gradient_{k}"] = epochs.map(growths)
+    return pd.DataFrame(columns)
+
+
+def _gradient_growths(run: Run, layer: str, counts: Sequence[int]) -> dict[int, dict[int, float]]:
+    """‖g(kB)‖/‖g(B)‖ of `layer`, gradients summed over samples, for each k of `counts` and epoch with a snapshot."""
+    found: dict[int, dict[int, float]] = {k: {} for k in counts}
+    if not found:
+        return found
+    trial = Trial(run.config, device=default_device())
+    for ended, file in run.snapshots.items():
+        trial.model.load_state_dict(torch.load(file, map_location=trial.device, weights_only=True))
+        trial.epoch = ended  # the next one's batches are new to these weights
         trial.begin_epoch()
-        squares: dict[int, list[float]] = {lag: [] for lag in lags}
-        before = {lag: weight.detach().clone() for lag in lags}
-        for step, batch in enumerate(trial.batches(), start=1):
-            trial.backward(*batch)
-            trial.step()
-            for lag in lags:
-                if step % lag == 0:
-                    squares[lag].append(angle(before[lag], weight) ** 2)
-                    before[lag] = weight.detach().clone()
-        row: dict[str, float] = {f"angle_{lag}": math.sqrt(sum(s) / len(s)) for lag, s in squares.items() if s}
-        if ratios:
-            row |= {f"gradient_{lag}": _gradient_growth(trial, layer, lag) for lag in lags if lag > 1}
-        trial.end_epoch()
-        rows.append({"epoch": trial.epoch - 1, **row})
+        batches = [batch for _, batch in zip(range(max(counts)), trial.batches(), strict=False)]
+        for k in counts:
+            found[k][ended - 1] = _gradient_growth(trial, layer, batches[:k], k)
     trial.close()
-    return pd.DataFrame(rows).assign(status="diverged" if trial.diverged else "finished")
+    return found
 
 
-def _gradient_growth(trial: Trial, layer: str, k: int) -> float:
-    """‖g(kB)‖/‖g(B)‖ of `layer`, gradients summed over samples, at the present weights."""
+def _gradient_growth(trial: Trial, layer: str, batches: Sequence[tuple[Tensor, Tensor]], k: int) -> float:
+    """The growth from the first of k `batches` to all of them; NaN where there are fewer."""
     model = copy.deepcopy(trial.model)  # running statistics stay what they were
     weight = dict(model.named_parameters())[layer]
 
@@ -104,49 +133,35 @@ def _gradient_growth(trial: Trial, layer: str, k: int) -> float:
         outputs: Tensor = model(inputs)
         return cross_entropy(outputs, labels)
 
-    def summed(batches: Iterable[tuple[Tensor, Tensor]]) -> list[Tensor]:
-        return summed_gradient([weight], loss, batches)
+    def summed(some: Iterable[tuple[Tensor, Tensor]]) -> list[Tensor]:
+        return summed_gradient([weight], loss, some)
 
-    batches = [batch for _, batch in zip(range(k), trial.batches(), strict=False)]
-    if len(batches) < k:
-        return math.nan
-    return gradient_norm_ratio(summed(batches), summed(batches[:1]))
+    return gradient_norm_ratio(summed(batches), summed(batches[:1])) if len(batches) == k else math.nan
 
 
-@lru_cache(maxsize=4)
-def _measured(setting_of: Scale, seeds: range) -> pd.DataFrame:
-    """All runs of a scale, which both figures read."""
-    setting = SETTINGS[setting_of]
-    tables = []
-    for seed in seeds:
-        small = trained(setting.config(1, seed), setting.layer, (1, *PANELS.values()), ratios=True)
-        for panel, k in PANELS.items():
-            large = trained(setting.config(k, seed), setting.layer, (1,), ratios=False)
-            labels: dict[str, Any] = {"panel": panel, "k": k, "seed": seed}
-            many = small[["epoch", "status"]].assign(angle=small[f"angle_{k}"], gradient=small[f"gradient_{k}"])
-            one_small = small[["epoch", "status"]].assign(angle=small["angle_1"])
-            one_large = large[["epoch", "status"]].assign(angle=large["angle_1"])
-            tables += [
-                part.assign(row=row, predicted=_law(setting.recipe, k, row), **labels)
-                for row, part in ((MANY, many), (SMALL, one_small), (ONE, one_large))
-            ]
-    return pd.concat(tables, ignore_index=True)
+def _sides(table: pd.DataFrame, panel: str) -> pd.DataFrame:
+    """A panel's curves, a row an epoch: over k small steps, over one, and over a large one."""
+    k = PANELS[panel]
+    rows = table[table["panel"] == panel]
+    parts = []
+    for name, run, steps in ((MANY, SMALL, k), (SMALL, SMALL, 1), (ONE, ONE, 1)):
+        own = rows[rows["row"] == run]
+        # Where only the other run has ended, the column is not there.
+        angles = {kind: own.get(f"{kind}_{steps}") for kind in ("angle", "predicted")}
+        parts.append(own[["seed", "epoch", "status"]].assign(row=name, **angles))
+    return pd.concat(parts, ignore_index=True)
 
 
-def _law(recipe: Recipe, k: int, row: str) -> float:
-    """The equilibrium's angle before the first drop."""
-    lr = recipe.lr * (k if row == ONE else 1)
-    motion = law("sgd", lr=lr, weight_decay=recipe.weight_decay, momentum=recipe.momentum)
-    return float(motion.angle(k if row == MANY else 1))
-
-
-def _compute(options: Options) -> pd.DataFrame:
-    return _measured(options.scale, options.seed_range(1))
+def _gradients(table: pd.DataFrame, panel: str) -> pd.DataFrame:
+    """A panel's growth of the gradient, a row a snapshot."""
+    rows = table[(table["panel"] == panel) & (table["row"] == SMALL)]
+    return rows[["epoch"]].assign(growth=rows.get(f"gradient_{PANELS[panel]}")).dropna()
 
 
 def _ratio(table: pd.DataFrame, panel: str, first: str, second: str) -> Gap:
     """The mean over the second half of the epochs and all seeds of `first` over `second`, and its standard error."""
-    rows = table[(table["panel"] == panel) & (table["status"] == "finished")]
+    rows = _sides(table, panel)
+    rows = rows[rows["status"] == "finished"]
     sides = rows[rows["epoch"] >= rows["epoch"].max() / 2].set_index(["seed", "epoch"])
     own = (sides[sides["row"] == first]["angle"] / sides[sides["row"] == second]["angle"]).dropna()
     return mean_of(own)
@@ -165,7 +180,7 @@ def _judge_8(table: pd.DataFrame) -> Judgement:
     parts = []
     for panel, k in PANELS.items():
         found, root = _ratio(table, panel, ONE, SMALL), math.sqrt(k)
-        gradient = float(table[(table["panel"] == panel) & (table["row"] == MANY)]["gradient"].mean())
+        gradient = float(_gradients(table, panel)["growth"].mean())
         off = Gap(found.size / root - 1, found.error / root, found.freedom)
         sentence = (
             f"at {k} times batch and rate a step's angle grows {found.size:.2f} ± {found.error:.2f} times "
@@ -178,13 +193,13 @@ def _judge_8(table: pd.DataFrame) -> Judgement:
 
 def _show_7(table: pd.DataFrame) -> Sequence[Exhibit]:
     return [
-        FigureExhibit(_title(panel), "epoch", "angle (rad)", _lines(rows, (MANY, ONE)), log_y=True)
-        for panel, rows in table.groupby("panel")
+        FigureExhibit(_title(panel), "epoch", "angle (rad)", _lines(_sides(table, panel), (MANY, ONE)), log_y=True)
+        for panel in sorted(set(table["panel"]))
     ]
 
 
-def _title(panel: object) -> str:
-    return f"({panel}) k = {PANELS[str(panel)]}"
+def _title(panel: str) -> str:
+    return f"({panel}) k = {PANELS[panel]}"
 
 
 def _lines(rows: pd.DataFrame, names: Sequence[str]) -> list[Line]:
@@ -198,9 +213,9 @@ def _lines(rows: pd.DataFrame, names: Sequence[str]) -> list[Line]:
 
 def _show_8(table: pd.DataFrame) -> Sequence[Exhibit]:
     exhibits = []
-    for panel, rows in table[table["row"] == MANY].groupby("panel"):
-        k = PANELS[str(panel)]
-        growth = rows.groupby("epoch")["gradient"].mean().dropna()
+    for panel in sorted(set(table["panel"])):
+        k = PANELS[panel]
+        growth = _gradients(table, panel).groupby("epoch")["growth"].mean()
         epochs = [float(epoch) + 1 for epoch in growth.index]
         lines = [
             Line("gradient", epochs, list(growth)),
@@ -213,7 +228,8 @@ def _show_8(table: pd.DataFrame) -> Sequence[Exhibit]:
 
 _CHOICES = (
     "momentum 0.9 (the paper prints that of the weight decay); no warm-up",
-    "k batches of B samples, each with its own batch statistics, make the gradient over kB samples",
+    "k batches of B samples, each with its own batch statistics, make the gradient over kB samples; taken at the "
+    "weights after one epoch in 10 (small: in 3, tiny: after each)",
     f"much larger is read as {MUCH:g} times; errors are over the epochs of the second half",
     f"tiny: a network of three convolutions on 320 {imagenet.DRAWN_IN_WORDS}, averaged to 7×7 pixels, batches of 10 "
     "for 3 epochs at a fixed rate; small: ResNet-18 on CIFAR-10, batches of 64 for 30 epochs",
@@ -224,7 +240,8 @@ FIGURE_7 = Experiment(
     claim="Under the linear scaling rule k small steps turn the weights much further than the large step for them.",
     judge=_judge_7,
     show=_show_7,
-    compute=_compute,
+    plan=_plan,
+    keep=_keep,
     choices=_CHOICES,
     unavailable=imagenet.NEEDED,
 )
@@ -234,7 +251,8 @@ FIGURE_8 = Experiment(
     claim="Not the gradient's growth sets the angle: at k times batch and rate a step turns √k times as far.",
     judge=_judge_8,
     show=_show_8,
-    compute=_compute,
+    plan=_plan,
+    keep=_keep,
     choices=_CHOICES,
     unavailable=imagenet.NEEDED,
 )
