@@ -289,6 +289,10 @@ def test_the_list_is_complete():
     assert all(one["id"] in out for one in listed)
 
 
+# What follows from theory shows at any scale; accuracies of a few short runs may say anything.
+FOLLOWS_THEORY = {"lla/table1", "la/toy", "la/degrees", *(f"smd/fig{number}" for number in range(2, 10))}
+
+
 def test_everything_at_scale_tiny(tmp_path):
     """All experiments, as a user calls them; in one test, so that they are trained once however tests are spread."""
     out = tmp_path / "out"
@@ -306,6 +310,7 @@ def test_everything_at_scale_tiny(tmp_path):
             assert one["verdict"] in ("holds", "fails", "undecided", "not run"), identity
             assert one["sentence"], identity
             assert one["verdict"] != "not run" or one["unavailable"], identity
+            assert one["verdict"] != "fails" or identity not in FOLLOWS_THEORY, one["sentence"]
             for file in (f"results/{stem}.json", f"results/{stem}.parquet", f"exhibits/{stem}.html"):
                 assert (out / file).exists(), file
             if one["verdict"] != "not run":

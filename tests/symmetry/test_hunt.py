@@ -291,7 +291,7 @@ def hunt(plan: list[tuple[str, int, int]], head: str, contradicted: Callable[...
     assert found == {}, f"{plan} then {head}: {found}"
 
 
-@settings(max_examples=80, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@settings(max_examples=50, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(st.lists(steps, min_size=1, max_size=7), st.sampled_from(list(HEADS)))
 def test_no_answer_is_contradicted_by_measuring(
     contradicted: Callable[..., dict[str, str]], plan: list[tuple[str, int, int]], head: str

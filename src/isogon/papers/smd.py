@@ -44,7 +44,7 @@ HARMLESS = 0.005
 
 _TINY = (
     f"tiny: a network of three convolutions on 400 {imagenet.DRAWN_IN_WORDS}, averaged to 7×7 pixels, weight decay "
-    "0.02, batches of 20 for 6 epochs"
+    "0.02, batches of 10 for 10 epochs"
 )
 _CHOICES = (
     _TINY,

@@ -15,8 +15,9 @@ from isogon.recipe import Recipe
 
 #: the two runs under a multi-stage schedule
 STANDARD, RESCALED = "Standard", "Rescale"
-#: Li and Arora's network at this scale, on pictures that go the way of ImageNet's
-TINY = {name: value for name, value in _LA_TINY.items() if name != "monitor_every"} | {"data": imagenet.DRAWN}
+#: Li and Arora's network at this scale, on pictures that go the way of ImageNet's; only the last accuracy counts
+TINY = {name: value for name, value in _LA_TINY.items() if name != "monitor_every"}
+TINY |= {"data": imagenet.DRAWN, "test_every": 0}
 CIFAR: dict[str, Any] = {
     "net": "resnet18",
     "net_options": {"scale_invariant": "plain"},
@@ -62,8 +63,9 @@ class Setting:
 
 
 SETTINGS: dict[Scale, Setting] = {
+    # 400 steps: the law's mean gradient is that of the last 200, which must not reach back to the start.
     "tiny": Setting(
-        Recipe(lr=0.1, weight_decay=0.02, batch_size=20, samples=400, epochs=6), (3, 5), 2, TINY, monitor_every=4
+        Recipe(lr=0.1, weight_decay=0.02, batch_size=10, samples=400, epochs=10), (4, 7), 2, TINY, monitor_every=2
     ),
     "small": Setting(
         Recipe(lr=0.1, weight_decay=5e-4, batch_size=128, samples=50_000, epochs=60), (20, 40, 53), 2, CIFAR
