@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 
 import pytest
@@ -53,3 +54,22 @@ def test_kept_workers_serve_again_and_go_in_the_end(process_of):
     assert not lives(second)
     alone = process_of("d")
     assert not lives(alone), "without it none is kept"
+
+
+UNGUARDED = """
+from isogon.lab import Config, run_all
+from isogon.recipe import Recipe
+
+recipe = Recipe(lr=0.1, weight_decay=0.1, batch_size=10, samples=100, epochs=1)
+run_all([Config(recipe=recipe, net="cnn4", data="digits", seed=seed) for seed in (0, 1)], out="runs", workers=1)
+"""
+
+
+def test_a_script_without_a_main_guard_is_told_so_and_fails_no_run(tmp_path):
+    (tmp_path / "script.py").write_text(UNGUARDED)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert done.stderr.count("Traceback") == 1
+    assert 'put what starts the training below if __name__ == "__main__":' in done.stderr.splitlines()[-1]
+    assert not list(tmp_path.glob("runs/*/error.txt"))

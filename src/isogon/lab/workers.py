@@ -16,11 +16,15 @@ from typing import Any, Protocol, TypeVar
 
 import torch
 
+from isogon.errors import IsogonError
+
 #: takes news of a run: what kind, the run's key, and whatever belongs to it
 Say = Callable[[str, str, Any], None]
 
 # A job whose worker dies is tried again, since the machine may have been short of memory; not for ever.
 _TRIES = 2
+# With which a worker ends that was to start workers itself: it runs the driver's script, which has no main guard.
+_UNGUARDED = 78
 
 
 class Job(Protocol):
@@ -44,6 +48,8 @@ def work_through(
 
     `claim` is asked right before a job is first given to a worker; where it says False, somebody else does that job.
     """
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        os._exit(_UNGUARDED)
     context = multiprocessing.get_context("spawn")
     kept = _KEPT.get()
     waiting = deque((job, 1) for job in jobs)  # and which try it will be
@@ -116,6 +122,11 @@ class _Worker:
 def _after_a_death(worker: _Worker, waiting: deque[tuple[Any, int]], heard: Say) -> None:
     worker.process.join()
     worker.connection.close()
+    if worker.process.exitcode == _UNGUARDED:
+        raise IsogonError(
+            "Every worker runs the top level of your script again: put what starts the training below "
+            'if __name__ == "__main__":'
+        ) from None
     if worker.tries < _TRIES:
         waiting.append((worker.job, worker.tries + 1))
         return
