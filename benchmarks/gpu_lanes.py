@@ -1,6 +1,7 @@
 """Images per second of many trainings at once on one GPU: lanes against a plain loop, a graph, and a compiled graph.
 
     python benchmarks/gpu_lanes.py [--only resnet18] [--styles lanes] [--seconds 4] [--json FILE]
+    TRITON_CACHE_DIR=$(mktemp -d) python benchmarks/gpu_lanes.py --asides [--only resnet18] [--json FILE]
 
 All styles train the same networks (scale-invariant "affine", ghost batches of 64 where the batch allows) on random
 images of the real shape, with crops and mirrors, SGD with momentum and weight decay, in bfloat16 and channels-last:
@@ -12,9 +13,8 @@ images of the real shape, with crops and mirrors, SGD with momentum and weight d
 - `lanes`: `isogon.lab.lanes`, with everything that it does: a new order each epoch, epoch angles of every layer and
   norms (`monitor_every` beyond the epoch), tests at the epochs' ends (on 512 images), records in memory.
 
-Lanes' speed is that between the moment when all lanes have ended an epoch and the moment when the first one is done.
-The first work's lanes are also measured without a monitor and with a step in ten measured, and how long a sweep of 16
-trainings takes to its first step is said (in a fresh process: the first call of lanes compiles everything).
+With `--asides` lanes are measured without a monitor, with epoch angles, and with a step in ten measured too, and how
+long a sweep of 16 trainings takes to its first step is said: everything is compiled there, hence the empty cache.
 """
 
 from __future__ import annotations
@@ -26,10 +26,13 @@ import datetime
 import gc
 import json
 import platform
+import shlex
 import statistics
 import subprocess
+import sys
 import tempfile
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -51,6 +54,8 @@ from isogon.nets.norms import GhostBatchNorm1d, GhostBatchNorm2d
 EPOCHS = 1000
 # Lanes with which the monitor's cost is measured.
 _MONITORED_LANES = 4
+# What tells a row from the others.
+_PLACE = ("work", "style", "batch", "lanes")
 
 
 class Enough(Exception):
@@ -97,7 +102,7 @@ class Row:
     batch: int
     lanes: int
     images_per_second: float
-    ratio_to_plain: float
+    ratio_to_plain: float | None
 
 
 class Bench:
@@ -173,9 +178,10 @@ class Bench:
             loss.backward()
             trial.optimizer.step()
 
-        for _ in range(5):
-            step()
-        return self.work.batch * self.timed(step)
+        with all_algorithms():
+            for _ in range(5):
+                step()
+            return self.work.batch * self.timed(step)
 
     @staticmethod
     def endless(trial: Trial) -> Iterator[tuple[Tensor, Tensor]]:
@@ -214,7 +220,8 @@ class Bench:
 
     def compiled(self, branches: int) -> float:
         """Networks in branches of one graph, each compiled with its ghost norms as plain operations."""
-        torch._inductor.config.triton.mix_order_reduction = False  # breaks this norm in torch 2.11
+        if hasattr(torch._inductor.config.triton, "mix_order_reduction"):  # breaks this norm in torch 2.11
+            torch._inductor.config.triton.mix_order_reduction = False
         trials = [self.trial(seed) for seed in range(branches)]
         base = with_plain_norms(trials[0].model)
         names = [name for name, p in base.named_parameters() if p.requires_grad]
@@ -238,7 +245,9 @@ class Bench:
                 weights = optimizer.param_groups[0]["params"]
                 slopes = torch.autograd.grad(compiled(state, *trial.inputs(*chosen)), weights)
                 for weight, slope in zip(weights, slopes, strict=True):
-                    weight.grad = slope
+                    # The fused update wants gradients laid out as the weights are.
+                    alike = slope.stride() == weight.stride()
+                    weight.grad = slope if alike else torch.empty_like(weight).copy_(slope)
                 optimizer.step()
 
             branch_steps.append(one)
@@ -255,26 +264,33 @@ class Bench:
         return branches * self.work.batch * self.timed(recorded(step))
 
     def lanes(self, at_once: int, *, monitor_every: int = 10**6) -> float:
+        """Epochs are counted from the end of the last lane's first to the end of a later one of that same lane.
+
+        Lanes end theirs one soon after the other, so that a stretch between two different ones would hold too few.
+        """
         images = self.work.batch * self.work.steps
-        ended: list[tuple[float, int]] = []
         seen: set[int] = set()
-        begun = 0.0
+        begun = seconds = 0.0
+        last, ended = -1, 0
 
         def report(config: Config, row: Any) -> None:
-            nonlocal begun
+            nonlocal begun, seconds, last, ended
             now = time.perf_counter()
             if len(seen) < at_once:
                 seen.add(config.seed)
-                begun = now
-            else:
-                ended.append((now, config.seed))
-                if now - begun > self.seconds and len(ended) >= 2 * at_once:
-                    raise Enough
+                begun, last = now, config.seed
+                return
+            ended += 1
+            if config.seed == last and now - begun > self.seconds and ended >= 2 * at_once:
+                seconds = now - begun
+                raise Enough
 
         configs = [self.config(seed, monitor_every=monitor_every) for seed in range(at_once)]
-        with contextlib.suppress(Enough):
+        with warnings.catch_warnings(), contextlib.suppress(Enough):
+            # Lanes that cannot be recorded, or do not all fit, are not what this row is about.
+            warnings.simplefilter("error", UserWarning)
             lanes(configs, device="cuda", at_once=at_once, report=report)
-        return len(ended) * images / (ended[-1][0] - begun)
+        return ended * images / seconds
 
     def seconds_to_first_step(self) -> float:
         """From the call of lanes with 16 trainings to the end of a first epoch of one step."""
@@ -291,12 +307,17 @@ class Bench:
         return heard[0]
 
 
+def all_algorithms() -> contextlib.AbstractContextManager[None]:
+    """Convolutions by whatever way cuDNN finds fastest, as lanes choose theirs."""
+    return torch.backends.cudnn.flags(enabled=True, benchmark=True, benchmark_limit=0, allow_tf32=True)
+
+
 def recorded(step: Callable[[], None]) -> Callable[[], None]:
     """`step` as a graph, after a few calls on the stream of the recording."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     graph = torch.cuda.CUDAGraph()
-    with torch.backends.cudnn.flags(enabled=True, benchmark=True):
+    with all_algorithms():
         with torch.cuda.stream(stream):
             for _ in range(3):
                 step()
@@ -344,7 +365,7 @@ def rows_of(work: Work, folder: Path, options: argparse.Namespace) -> Iterator[R
     ways: list[tuple[str, int, Callable[[], float]]] = [("plain", 1, bench.plain), ("graph", 1, bench.graph)]
     ways += [("lanes", many, lambda many=many: bench.lanes(many)) for many in work.at_once]
     ways += [("compiled", many, lambda many=many: bench.compiled(many)) for many in work.compiled]
-    plain = float("nan")
+    plain: float | None = None
     for style, many, way in ways:
         if options.styles and style not in options.styles:
             continue
@@ -358,10 +379,11 @@ def rows_of(work: Work, folder: Path, options: argparse.Namespace) -> Iterator[R
             continue
         if style == "plain":
             plain = speed
-        row = Row(work.name, style, work.batch, many, round(speed), round(speed / plain, 2))
+        ratio = None if plain is None else round(speed / plain, 2)
+        row = Row(work.name, style, work.batch, many, round(speed), ratio)
         print(
             f"{row.work:22} batch {row.batch:5} {style:10} × {many:2}: {speed:9,.0f} images/s, "
-            f"{row.ratio_to_plain:6.2f} × plain ({time.perf_counter() - start:.0f} s)",
+            f"{ratio or float('nan'):6.2f} × plain ({time.perf_counter() - start:.0f} s)",
             flush=True,
         )
         yield row
@@ -389,12 +411,33 @@ def _driver() -> str:
         return "unknown"
 
 
+class Found:
+    """What was measured, in a file that is written after every row; several calls may fill it."""
+
+    def __init__(self, file: Path | None) -> None:
+        self._file = file
+        self._content: dict[str, Any] = {"rows": []}
+        if file is not None and file.exists():
+            self._content = json.loads(file.read_text())
+
+    def add(self, row: Row, about: dict[str, Any]) -> None:
+        new = asdict(row)
+        others = [one for one in self._content["rows"] if any(one[name] != new[name] for name in _PLACE)]
+        self.write(**about, rows=[*others, new])
+
+    def write(self, **changes: Any) -> None:
+        self._content |= changes
+        if self._file is not None:
+            self._file.write_text(json.dumps(self._content, indent=1) + "\n")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", nargs="*", choices=list(WORKS), default=list(WORKS))
     parser.add_argument("--styles", nargs="*", choices=["plain", "graph", "compiled", "lanes"])
     parser.add_argument("--seconds", type=float, default=4.0, help="of measuring, for each row")
-    parser.add_argument("--json", type=Path, help="write the rows here")
+    parser.add_argument("--json", type=Path, help="write the rows here; those of other works in the file stay")
+    parser.add_argument("--asides", action="store_true", help="instead: the first step's time and the monitor's cost")
     options = parser.parse_args()
     if not torch.cuda.is_available():
         raise SystemExit("This benchmark needs a CUDA device, and torch sees none.")
@@ -407,18 +450,17 @@ def main() -> None:
         "isogon": isogon.__version__,
         "driver": _driver(),
         "date": datetime.date.today().isoformat(),
-        "command": "python benchmarks/gpu_lanes.py --json benchmarks/results/gpu_lanes.json",
+        "command": shlex.join(["python", *sys.argv]),
     }
     print(", ".join(f"{name} {value}" for name, value in about.items()))
-    rows: list[Row] = []
+    found = Found(options.json)
     with tempfile.TemporaryDirectory() as folder:
-        if not options.styles or "lanes" in options.styles:
-            about |= asides(WORKS[options.only[0]], Path(folder), options.seconds)
+        if options.asides:
+            found.write(**about, **asides(WORKS[options.only[0]], Path(folder), options.seconds))
+            return
         for name in options.only:
             for row in rows_of(WORKS[name], Path(folder), options):
-                rows.append(row)
-                if options.json is not None:
-                    options.json.write_text(json.dumps({**about, "rows": [asdict(one) for one in rows]}, indent=1))
+                found.add(row, about)
 
 
 if __name__ == "__main__":
