@@ -15,6 +15,8 @@ from isogon.symmetry.probe import Oracle
 from isogon.symmetry.scale_map import JOINT
 
 FACTORS = (0.5, 2.0, 3.0)
+# How far weights are drawn from those of the model.
+_DRAWS = (1.0, 3.0, 1.0, 10.0, 30.0)
 
 
 class Function(nn.Module):
@@ -86,8 +88,9 @@ def contradictions(scale_map: ScaleMap, model: nn.Module, *inputs: Any) -> dict[
     """Every answer of the map, jointly and alone, that measuring contradicts.
 
     A model can be homogeneous at some weights by luck (where every ReLU is linear, say), so that "not homogeneous"
-    counts as contradicted only if three more draws of the weights, far apart, say so too, and the weights as they are
-    with every small constant in place.
+    counts as contradicted only if five more draws of the weights, far apart, say so too, and the weights as they are
+    with every small constant in place. Attention needs wide ones: near first weights it is nearly a mean, whose sign
+    no token changes.
     """
     oracle = Oracle(model, inputs, {})
     if oracle.is_blind():
@@ -104,7 +107,7 @@ def contradictions(scale_map: ScaleMap, model: nn.Module, *inputs: Any) -> dict[
             said = said if max(gaps) > 1e-3 else None
         if said and degree.kind == "not homogeneous":
             others = others or [
-                *(Oracle(model, inputs, {}, noise=n, seed=s) for n, s in ((1.0, 1), (3.0, 2), (1.0, 3))),
+                *(Oracle(model, inputs, {}, noise=noise, seed=seed) for seed, noise in enumerate(_DRAWS, start=1)),
                 Oracle(model, inputs, {}, small=False),
             ]
             if not all(_contradiction(other, names, degree) for other in others):
