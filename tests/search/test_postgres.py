@@ -283,6 +283,14 @@ def test_a_driver_that_sleeps_within_a_transaction_does_not_keep_its_rows(url, q
     assert asleep.rows() == awake.rows() == []
 
 
+def test_options_of_the_address_stand_beside_ours(url):
+    opened = storage.Storage(f"{url}?options=-c%20statement_timeout%3D77s&connect_timeout=9")
+    with opened.rdb.engine.connect() as connection:
+        for name, value in (("statement_timeout", "77s"), ("idle_in_transaction_session_timeout", "30s")):
+            assert connection.execute(sqlalchemy.text(f"SHOW {name}")).scalar() == value
+    opened.close()
+
+
 def test_a_server_that_goes_away_costs_nothing(tmp_path, server, url, no_workers, monkeypatch):
     """Back within the patience it is waited for; away for longer it ends the call with a sentence, which can go on."""
     study = Study.made(tables(url, fractions=["1/16"]))

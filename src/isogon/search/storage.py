@@ -167,12 +167,11 @@ def engine_settings(url: str) -> dict[str, Any]:
     if not url.startswith("postgresql+psycopg:"):
         return {}
     given = sqlalchemy.make_url(url).query
-    connection = {**_CONNECTION, "options": f"-c idle_in_transaction_session_timeout={ASLEEP}s"}
+    wanted = {key: value for key, value in _CONNECTION.items() if key not in given}
+    # Before the address's own options, so that those have the last word and ours is not lost for them.
+    options = f"-c idle_in_transaction_session_timeout={ASLEEP}s {given.get('options', '')}".strip()
     # A server that was started again leaves dead connections in the pool; each is looked at before it is used.
-    return {
-        "pool_pre_ping": True,
-        "connect_args": {key: value for key, value in connection.items() if key not in given},
-    }
+    return {"pool_pre_ping": True, "connect_args": {**wanted, "options": options}}
 
 
 def without_passwords(text: str) -> str:
