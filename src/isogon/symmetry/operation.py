@@ -12,7 +12,7 @@ from isogon.symmetry import state as st
 from isogon.symmetry.degree import TOLERANCE
 from isogon.symmetry.labels import follow_runs
 from isogon.symmetry.reasons import ACTIVATION_CURE, ADD_CURE, BIAS_CURE, CHANNEL_CURE, Site
-from isogon.symmetry.state import Bools, Ints, State
+from isogon.symmetry.state import Bools, Ints, State, factor_dims
 
 
 @dataclass
@@ -393,9 +393,3 @@ class Operation(Site):
             return out.with_(degree=flat.degree, reason=flat.reason, dim=0, sizes=())
         dim, labels = found
         return st.from_channels(out, x.degree[:, labels], x.reason[:, labels], dim)
-
-
-def factor_dims(x: State) -> Any:
-    """The dimensions along which the factor g(c) of each row varies."""
-    along = np.where(x.uneven, 1 << x.dim, 0) if x.runs > 1 else 0
-    return np.where(x.broken, x.ray | along, along)

@@ -8,9 +8,9 @@ import numpy as np
 
 from isogon.symmetry import state as st
 from isogon.symmetry.degree import TOLERANCE
-from isogon.symmetry.operation import Operation, factor_dims
+from isogon.symmetry.operation import Operation
 from isogon.symmetry.rules import aten, register_rule
-from isogon.symmetry.state import State
+from isogon.symmetry.state import State, factor_dims
 
 LARGEST_EPS = 1e-2
 MASKING = -1e4  # a constant at or below this before a softmax is a mask

@@ -240,3 +240,9 @@ def common_runs(a: State, b: State, dim_a: int, dim_b: int) -> tuple[Floats, Int
     at_a, at_b = np.searchsorted(ends_a, ends), np.searchsorted(ends_b, ends)
     sizes = tuple(int(n) for n in np.diff(ends, prepend=0))
     return a.degree[:, at_a], a.reason[:, at_a], b.degree[:, at_b], b.reason[:, at_b], dim_a, sizes
+
+
+def factor_dims(x: State) -> Any:
+    """The dimensions along which the factor g(c) of each row varies."""
+    along = np.where(x.uneven, 1 << x.dim, 0) if x.runs > 1 else 0
+    return np.where(x.broken, x.ray | along, along)
