@@ -145,8 +145,9 @@ def test_nothing_changes_behind_its_back():
         ({"net_options": {"norm": torch.nn.BatchNorm2d}}, "net_options must be a mapping that fits in a JSON file"),
         ({"net_options": 3}, "net_options must be a mapping"),
         ({"turns": 4}, "turns must be a mapping"),
-        ({"turns": {"conv.weight": 4}}, "turns['conv.weight'] must be a list of whole numbers of steps, got 4"),
-        ({"turns": {"conv.weight": [0]}}, "turns['conv.weight'] must be a list of whole numbers"),
+        ({"turns": {"conv.weight": 4}}, "turns['conv.weight'] must be a list of numbers of steps, got 4"),
+        ({"turns": {"conv.weight": [4, 0]}}, "turns['conv.weight'] must be a whole number"),
+        ({"turns": {"conv.weight": [True]}}, "turns['conv.weight'] must be a whole number"),
     ],
 )
 def test_a_bad_value_is_refused_in_a_sentence(change, words):

@@ -123,10 +123,11 @@ class Config:
         for name in ("net_options", "turns"):
             object.__setattr__(self, name, MappingProxyType(_plain(name, getattr(self, name))))
         for weight, spans in self.turns.items():
-            if not isinstance(spans, list) or not all(isinstance(steps, int) and steps > 0 for steps in spans):
-                raise ArgumentError(
-                    f"turns[{weight!r}]", "a list of whole numbers of steps", spans, "write [1, 4], say"
-                )
+            name, cure = f"turns[{weight!r}]", "write [1, 4], say"
+            if not isinstance(spans, list):
+                raise ArgumentError(name, "a list of numbers of steps", spans, cure)
+            for steps in spans:
+                check_whole(name, steps, cure=cure)
 
     def __reduce__(self) -> Any:
         """Through its dictionary: a mapping proxy cannot be pickled."""
