@@ -178,11 +178,12 @@ def test_graphs_are_no_further_from_float64_than_twice_the_plain_loop(net, make_
     def off(path: list[torch.Tensor], step: int) -> float:
         return float((path[step] - exact[step]).norm() / (exact[step] - exact[0]).norm())
 
-    for step in (1, 10):
+    for step in range(1, 11):
         print(f"{net}, step {step}: off by {off(graphed, step):.2e}, the plain loop by {off(plain, step):.2e}")
-    # Before any ReLU has flipped a wrong formula shows; later the plain loop itself may be far off.
-    assert off(graphed, 1) < 1e-4
-    assert off(graphed, 10) < 2 * off(plain, 10)
+        # Rounding alone is below the first bound; a ReLU that flips in either, even in the first step, is not.
+        assert off(graphed, step) < max(1e-4, 2 * off(plain, step))
+    # A wrong formula shows in the first step, when few have flipped; later the plain loop itself may be far off.
+    assert off(graphed, 1) < 0.01
 
 
 def test_a_network_that_cannot_be_recorded_is_trained_step_by_step(make_config, monkeypatch):

@@ -18,11 +18,9 @@ import triton
 
 from isogon.lab.fused.norm_kernels import add_up_backward, add_up_forward, gradient, normalise
 
-# Warps and programs of a launch. Half of a large GPU's multiprocessors are enough to keep its memory busy, and leave
-# the others to the convolutions of other lanes; alone, a lane would be faster with all of them.
-_WARPS, _PROGRAMS = 8, 66
-# Elements of a tile: as many as the registers hold, twice as many tensors being read in the backward pass.
-_FORWARD_TILE, _BACKWARD_TILE = 16384, 8192
+# Elements and warps of a tile, and programs of a launch. Half of a large GPU's multiprocessors are enough to keep its
+# memory busy, and leave the others to the convolutions of other lanes; alone, a lane would be faster with all of them.
+_TILE, _WARPS, _PROGRAMS = 16384, 8, 66
 # Parts of which a program of the second kernel adds the sums.
 _MOST_PARTS = 64
 
@@ -63,25 +61,20 @@ def forked_norm(
 
 
 class _Shape(NamedTuple):
-    """The matrix of an activation, `groups` ghost batches of `rows` rows, and how many elements a tile of it has."""
+    """The matrix of an activation: `groups` ghost batches of `rows` rows."""
 
     rows: int
     columns: int
     groups: int
-    tile: int
 
     @classmethod
-    def of(cls, x: torch.Tensor, groups: int, tile: int) -> _Shape:
-        return cls(x.numel() // x.shape[1] // groups, x.shape[1], groups, tile)
-
-    @property
-    def sizes(self) -> tuple[int, int, int]:
-        return self[:3]
+    def of(cls, x: torch.Tensor, groups: int) -> _Shape:
+        return cls(x.numel() // x.shape[1] // groups, x.shape[1], groups)
 
     @property
     def _tile(self) -> tuple[int, int]:
         columns = min(64, triton.next_power_of_2(self.columns))
-        return min(self.tile // columns, triton.next_power_of_2(self.rows)), columns
+        return min(_TILE // columns, triton.next_power_of_2(self.rows)), columns
 
     def writing(self) -> tuple[int, int, int]:
         """The programs of the second kernels: parts of the rows and one without, ghost batches, blocks of columns."""
@@ -115,7 +108,7 @@ class _FusedNorm(torch.autograd.Function):
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         x = _rows_first(x)
         residual = None if residual is None else _rows_first(residual)
-        shape = _Shape.of(x, groups, _FORWARD_TILE)
+        shape = _Shape.of(x, groups)
         kept = x.new_empty(2, groups, shape.columns, dtype=torch.float32)
         y = torch.empty_like(x)
         thin = torch.empty_like(x[:, :, ::stride, ::stride]) if stride > 1 else y
@@ -129,12 +122,12 @@ class _FusedNorm(torch.autograd.Function):
         }
         grid, cut = shape.reading()
         parts = x.new_empty(2, groups, grid[0], shape.columns, dtype=torch.float32)
-        add_up_forward[grid](x, parts, *shape.sizes, PARTS=grid[0], **cut)
-        numbers = (*shape.sizes, *_sides(x), norm.eps, norm.momentum)
+        add_up_forward[grid](x, parts, *shape, PARTS=grid[0], **cut)
+        numbers = (*shape, *_sides(x), norm.eps, norm.momentum)
         normalise[shape.writing()](
             *given, thin, parts, kept, *tracked, *numbers, PARTS=grid[0], STRIDE=max(1, stride), **kinds, **cut
         )
-        ctx.groups, ctx.relu, ctx.residual, ctx.stride = groups, relu, residual is not None, stride
+        ctx.shape, ctx.relu, ctx.residual, ctx.stride = shape, relu, residual is not None, stride
         ctx.save_for_backward(x, gamma, beta, y if relu and residual is not None else None, kept)
         ctx.set_materialize_grads(False)
         if stride == 0:
@@ -144,8 +137,7 @@ class _FusedNorm(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
         x, gamma, beta, y, kept = ctx.saved_tensors
-        shape = _Shape.of(x, ctx.groups, _BACKWARD_TILE)
-        affine, stride = gamma is not None, max(1, ctx.stride)
+        shape, affine, stride = ctx.shape, gamma is not None, max(1, ctx.stride)
         dy, more = (None if gradient is None else _rows_first(gradient) for gradient in gradients)
         if dy is None:
             dy = torch.zeros_like(x)
@@ -160,10 +152,10 @@ class _FusedNorm(torch.autograd.Function):
         kinds = {"AFFINE": affine, "FORKED": more is not None, "RESIDUAL": masked, "RELU": ctx.relu}
         grid, cut = shape.reading()
         parts = x.new_empty(2, shape.groups, grid[0], shape.columns, dtype=torch.float32)
-        add_up_backward[grid](*given, parts, *shape.sizes, *_sides(x), PARTS=grid[0], STRIDE=stride, **kinds, **cut)
+        add_up_backward[grid](*given, parts, *shape, *_sides(x), PARTS=grid[0], STRIDE=stride, **kinds, **cut)
         given = (through, x, *weights, kept, parts, dx, *slopes)
         mask = ctx.relu and through is dy
-        gradient[shape.writing()](*given, *shape.sizes, PARTS=grid[0], AFFINE=affine, MASK=mask, **cut)
+        gradient[shape.writing()](*given, *shape, PARTS=grid[0], AFFINE=affine, MASK=mask, **cut)
         return dx, dgamma, dbeta, through if ctx.residual else None, None, None, None, None
 
 

@@ -17,9 +17,7 @@ import triton.language as tl
 
 from isogon.dynamics.fused_sums import chunk_places
 
-# Elements and warps of a chunk, and programs of a launch: half of a large GPU's multiprocessors keep its memory busy
-# where each has enough on its way, and leave the others to other lanes.
-_CHUNK, _WARPS, _PROGRAMS = 8192, 8, 66
+_CHUNK = 4096
 _KINDS = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16}
 
 # A table of addresses has four rows: weights, momentum buffers, gradients, copies. `places` is `chunk_places`.
@@ -34,49 +32,48 @@ def _sgd(
     place,
     momentum,
     tensors,
-    chunks,
     KIND: tl.constexpr,
     COPY: tl.constexpr,
     MOMENTUM: tl.constexpr,
     NESTEROV: tl.constexpr,
     CHUNK: tl.constexpr,
 ):
+    chunk = tl.program_id(0)
+    tensor = tl.load(places + 3 * chunk)
+    start = tl.multiple_of(tl.load(places + 3 * chunk + 1), 16)
+    length = tl.load(places + 3 * chunk + 2)
     step = tl.load(place)
     rate, decay, correction = tl.load(rates + step), tl.load(rates + steps + step), tl.load(rates + 2 * steps + step)
+    # Tensors begin at multiples of 16 bytes, which lets loads be wide.
+    weights = tl.multiple_of(tl.load(addresses + tensor), 16).to(tl.pointer_type(tl.float32)) + start
+    buffers = tl.multiple_of(tl.load(addresses + tensors + tensor), 16).to(tl.pointer_type(tl.float32)) + start
+    gradients = tl.multiple_of(tl.load(addresses + 2 * tensors + tensor), 16).to(tl.pointer_type(KIND)) + start
+    copies = tl.multiple_of(tl.load(addresses + 3 * tensors + tensor), 16).to(tl.pointer_type(KIND)) + start
     here = tl.arange(0, CHUNK)
-    for chunk in range(tl.program_id(0), chunks, tl.num_programs(0)):
-        tensor = tl.load(places + 3 * chunk)
-        start = tl.multiple_of(tl.load(places + 3 * chunk + 1), 16)
-        length = tl.load(places + 3 * chunk + 2)
-        # Tensors begin at multiples of 16 bytes, which lets loads be wide.
-        weights = tl.multiple_of(tl.load(addresses + tensor), 16).to(tl.pointer_type(tl.float32)) + start
-        buffers = tl.multiple_of(tl.load(addresses + tensors + tensor), 16).to(tl.pointer_type(tl.float32)) + start
-        gradients = tl.multiple_of(tl.load(addresses + 2 * tensors + tensor), 16).to(tl.pointer_type(KIND)) + start
-        copies = tl.multiple_of(tl.load(addresses + 3 * tensors + tensor), 16).to(tl.pointer_type(KIND)) + start
-        # A whole chunk needs no mask, which would make the loads narrow.
-        if start + CHUNK <= length:
-            w = tl.load(weights + here)
-            g = tl.load(gradients + here).to(tl.float32) + decay * w
-            if MOMENTUM:
-                v = momentum * (tl.load(buffers + here) + correction * w) + g
-                tl.store(buffers + here, v)
-                g = g + momentum * v if NESTEROV else v
-            w = w - rate * g
-            tl.store(weights + here, w)
-            if COPY:
-                tl.store(copies + here, w.to(KIND))
-        else:
-            inside = start + here < length
-            w = tl.load(weights + here, mask=inside, other=0.0)
-            g = tl.load(gradients + here, mask=inside, other=0.0).to(tl.float32) + decay * w
-            if MOMENTUM:
-                v = momentum * (tl.load(buffers + here, mask=inside, other=0.0) + correction * w) + g
-                tl.store(buffers + here, v, mask=inside)
-                g = g + momentum * v if NESTEROV else v
-            w = w - rate * g
-            tl.store(weights + here, w, mask=inside)
-            if COPY:
-                tl.store(copies + here, w.to(KIND), mask=inside)
+    # A whole chunk needs no mask, which would make the loads narrow.
+    if start + CHUNK <= length:
+        w = tl.load(weights + here)
+        g = tl.load(gradients + here).to(tl.float32) + decay * w
+        if MOMENTUM:
+            v = momentum * (tl.load(buffers + here) + correction * w) + g
+            tl.store(buffers + here, v)
+            g = g + momentum * v if NESTEROV else v
+        w = w - rate * g
+        tl.store(weights + here, w)
+        if COPY:
+            tl.store(copies + here, w.to(KIND))
+    else:
+        inside = start + here < length
+        w = tl.load(weights + here, mask=inside, other=0.0)
+        g = tl.load(gradients + here, mask=inside, other=0.0).to(tl.float32) + decay * w
+        if MOMENTUM:
+            v = momentum * (tl.load(buffers + here, mask=inside, other=0.0) + correction * w) + g
+            tl.store(buffers + here, v, mask=inside)
+            g = g + momentum * v if NESTEROV else v
+        w = w - rate * g
+        tl.store(weights + here, w, mask=inside)
+        if COPY:
+            tl.store(copies + here, w.to(KIND), mask=inside)
 
 
 class SgdUpdate:
@@ -113,7 +110,7 @@ class SgdUpdate:
 
     def launch(self, rates: torch.Tensor, place: torch.Tensor) -> None:
         """One step at the η, λ and k that lie at `place` in the three rows of `rates`."""
-        _sgd[(min(_PROGRAMS, len(self._places)),)](
+        _sgd[(len(self._places),)](
             self._addresses,
             self._places,
             rates,
@@ -121,11 +118,9 @@ class SgdUpdate:
             place,
             self._momentum,
             len(self._weights),
-            len(self._places),
             KIND=_KINDS[self._kind],
             COPY=bool(self._copies),
             MOMENTUM=bool(self._buffers),
             NESTEROV=self._nesterov,
             CHUNK=_CHUNK,
-            num_warps=_WARPS,
         )
