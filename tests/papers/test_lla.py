@@ -173,6 +173,7 @@ def test_schedules_merge(id_):
     judgement = BY_ID[id_].judge(five(rate_gap=0.05))
     assert judgement.numbers["log effective rate before the switch"] == pytest.approx(5)
     assert judgement.numbers["log effective rate after the switch"] == pytest.approx(0.05)
+    assert judgement.numbers["log effective rate at the end"] == pytest.approx(0.05)
     assert [len(figure.lines) for figure in BY_ID[id_].show(five())] == [5] * 4
 
 

@@ -228,7 +228,7 @@ def test_the_document_has_a_row_for_every_experiment(toys, tmp_path):
     assert row[3:5] == ["tiny", "rows 2"]
     assert row[6] == found.made["date"]
     assert row[7] == f"`{command_of('la/computed', found.options, engine='local', device='cpu')}`"
-    assert "3 experiments: 1 holds, 2 not run." in text
+    assert "3 experiments: 1 hold, 2 not run." in text
 
 
 def test_the_document_shows_the_tables_of_what_was_run(toys, tmp_path):

@@ -28,6 +28,7 @@ Every table and figure of the four papers that can be worked out, with our verdi
 `paper` is the printed set-up, `small` a shortened one, `tiny` only shows that the machinery works. The command of a row
 makes its result again; this page is made from the files in `results` by `python -m isogon.papers.document`, and tables
 and figures stand below."""
+_COUNTED = {"holds": "hold", "fails": "fail", "undecided": "undecided", "not run": "not run"}
 _HEAD = "| experiment | what | verdict | scale | numbers | hardware | date | command |\n" + "|---" * 8 + "|"
 
 
@@ -38,7 +39,7 @@ def document_text(results: Path, registry: Mapping[str, Experiment] | None = Non
     every = [finding for findings in found.values() for finding in findings]
     verdicts = Counter(finding.judgement.verdict for finding in every)
     verdicts["not run"] += sum(not findings for findings in found.values())
-    counts = ", ".join(f"{count} {verdict}" for verdict, count in sorted(verdicts.items()) if count)
+    counts = ", ".join(f"{verdicts[verdict]} {words}" for verdict, words in _COUNTED.items() if verdicts[verdict])
     parts = [_INTRODUCTION, f"{len(known)} experiments: {counts}."]
     for paper, name in PAPERS.items():
         ours = {identity: one for identity, one in known.items() if identity.startswith(f"{paper}/")}

@@ -98,14 +98,19 @@ def judge_merged(table: pd.DataFrame) -> Judgement:
         "log effective rate after the switch": spread(settled, "log_rate"),
         "test accuracy at the end": spread(endings(runs), "test_accuracy"),
     }
-    before = spread(apart, "log_rate").size
+    before, after = spread(apart, "log_rate").size, spread(endings(runs), "log_rate").size
     accuracy, rate, end = gaps.values()
     verdict = worst([accuracy.within(ACCURACY_TOLERANCE), rate.within(RATE_TOLERANCE), end.within(ACCURACY_TOLERANCE)])
     sentence = (
         f"After the switch the {runs['column'].nunique()} schedules span {points(accuracy)} of test accuracy and a "
-        f"factor of {np.exp(rate.size):.3f} in effective rate ({np.exp(before):.2f} before); at the end {points(end)}."
+        f"factor of {np.exp(rate.size):.3f} in effective rate ({np.exp(before):.2f} before); at the end {points(end)} "
+        f"and {np.exp(after):.3f}."
     )
-    numbers = {**numbers_of(gaps), "log effective rate before the switch": before}
+    numbers = {
+        **numbers_of(gaps),
+        "log effective rate before the switch": before,
+        "log effective rate at the end": after,
+    }
     return Judgement(verdict, sentence, numbers)
 
 

@@ -82,21 +82,23 @@ def judge_angles(table: pd.DataFrame, *, drops: Sequence[float] = STEP, value: s
         return Judgement("undecided", NOTHING)
     verdicts: list[Verdict] = []
     numbers: dict[str, float] = {}
+    phases = windows(int(table["epoch"].max()) + 1, drops)
+    widest, narrowest = [math.nan] * len(phases), [math.nan] * len(phases)
     for panel, rows in table.groupby("panel"):
         tuned, contrast = rows[rows["kind"] == TUNED], rows[rows["kind"] == CONTRAST]
-        for place, window in enumerate(windows(int(table["epoch"].max()) + 1, drops), start=1):
+        for place, window in enumerate(phases):
             ours, other = gap(tuned, value, window), gap(contrast, value, window)
-            numbers[f"{panel}{place}_tuned"], numbers[f"{panel}{place}_contrast"] = ours.ratio, other.ratio
+            numbers[f"{panel}{place + 1}_tuned"], numbers[f"{panel}{place + 1}_contrast"] = ours.ratio, other.ratio
             verdicts.append(_agreement(ours, other, allowed(tuned) if len(tuned) else math.nan))
-    widest = max((ratio for name, ratio in numbers.items() if name.endswith("tuned") and ratio >= 1), default=None)
-    narrowest = min(
-        (ratio for name, ratio in numbers.items() if name.endswith("contrast") and ratio >= 1), default=None
-    )
-    if widest is None or narrowest is None:
+            # fmax and fmin pass over panels without a number.
+            widest[place] = float(np.fmax(widest[place], ours.ratio))
+            narrowest[place] = float(np.fmin(narrowest[place], other.ratio))
+    if np.isnan(widest).all() or np.isnan(narrowest).all():
         return Judgement("undecided", NOTHING, numbers)
+    within, apart = (", ".join(f"{ratio:.2f}" for ratio in ratios) for ratios in (widest, narrowest))
     sentence = (
-        f"In the last half of each phase the tuned curves lie within a factor of {widest:.2f} of each other, the "
-        f"contrast's are at least {narrowest:.2f} apart."
+        f"In the last half of each phase the tuned curves lie within a factor of {within} of each other, the "
+        f"contrast's are at least {apart} apart."
     )
     return Judgement(_overall(verdicts), sentence, numbers)
 
