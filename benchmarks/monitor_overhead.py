@@ -69,12 +69,17 @@ class Loop:
         return (clock(self.device) - start) / self.options.block
 
     def hook_time(self, bare: Loop) -> float:
-        """What the optimizer's step takes longer than in the `bare` loop, a step; the median over measured steps."""
+        """What the optimizer's step takes longer than in the `bare` loop, a step.
+
+        Medians over the measured steps, and over those that are not, which pass the hooks too.
+        """
         every = self.monitor.every_steps if self.monitor is not None else 1
-        measured = self.optimizer_times[::every]
+        measured, others = self.optimizer_times[::every], list(self.optimizer_times)
+        del others[::every]
         measured = measured[1:] or measured  # the first one allocates
         usual = statistics.median(bare.optimizer_times[1:])
-        return (statistics.median(measured) - usual) / every
+        unmeasured = statistics.median(others) - usual if others else 0.0
+        return (statistics.median(measured) - usual + (every - 1) * unmeasured) / every
 
     def fetch(self) -> float:
         """Make the rows of all that was measured; the seconds for each step trained since the last time."""

@@ -156,7 +156,7 @@ class Monitor:
         self._fetch()
         unsent, self._unsent = self._unsent, []
         if unsent:
-            rows = joined(unsent)
+            rows = joined(unsent) if len(unsent) > 1 else unsent[0]
             for sink in self._sinks:
                 sink(rows)
         untold, self._untold = self._untold, []

@@ -43,26 +43,29 @@ def optimizer_kind(optimizer: torch.optim.Optimizer) -> str | None:
         return None
 
 
+def held_group(group: Mapping[str, Any]) -> dict[str, Any]:
+    """The group as it is now, for `group_settings` later; a learning rate on a device is copied there, not read."""
+    held = {**group}
+    lr = held.get("lr")
+    if isinstance(lr, torch.Tensor):  # schedulers change it in place
+        held["lr"] = lr.detach().clone()
+    return held
+
+
 def group_settings(kind: str | None, group: Mapping[str, Any]) -> Settings:
-    """The settings of a parameter group of an optimizer of this `kind`."""
+    """The settings of a `held_group` of an optimizer of this `kind`."""
     betas = group.get("betas", (group.get("momentum", 0.0), None))
+    lr = group.get("lr", float("nan"))
     has_beta2 = kind in ("adamw", "lion") and len(betas) > 1 and betas[1] is not None
     return Settings(
         kind="nesterov" if kind == "sgd" and group.get("nesterov") else kind,
-        lr=_unread(group.get("lr", float("nan"))),
+        lr=lr if isinstance(lr, torch.Tensor) and lr.device.type != "cpu" else float(lr),
         weight_decay=float(group.get("weight_decay", 0.0)),
         momentum=float(betas[0]),
         beta2=float(betas[1]) if has_beta2 else None,
         dampening=float(group.get("dampening", 0.0)),
         maximize=bool(group.get("maximize", False)),
     )
-
-
-def _unread(lr: float | torch.Tensor) -> float | torch.Tensor:
-    """A learning rate that lives on a device stays there; a copy, since schedulers change it in place."""
-    if isinstance(lr, torch.Tensor) and lr.device.type != "cpu":
-        return lr.detach().clone()
-    return float(lr)
 
 
 class MomentumBuffers:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from isogon.dynamics.detector import JUMP, SPACING, Detector
@@ -24,7 +25,7 @@ MEAN_STEPS = 200
 #: root mean square of the radial leak above which a weight does not pass for invariant
 LEAK = 0.01
 
-Columns = dict[str, NDArray[Any]]
+Columns = dict[str, NDArray[Any] | pd.api.extensions.ExtensionArray]
 Bools = NDArray[np.bool_]
 # Sums to which a tensor without a gradient adds nothing.
 _OF_GRADIENT = ("grad_sq", "weight_dot_grad", "adjusted")
@@ -54,6 +55,7 @@ class RowMaker:
     def __init__(self, tensors: Tensors, *, steps_per_epoch: float) -> None:
         self.tensors, self.steps_per_epoch = tensors, steps_per_epoch
         self.layers = [name for name, own in zip(tensors.names, tensors.layers, strict=True) if own] + [ALL]
+        self._names = pd.array(self.layers, dtype="str")
         self._leak_sq, self._leaks = np.zeros(len(tensors.names)), np.zeros(len(tensors.names))
         self._energy_steps, self._energies = np.zeros(0, dtype=np.int64), np.zeros((0, len(self.layers)))
         self._detector = Detector(len(self.layers))
@@ -63,7 +65,7 @@ class RowMaker:
         self._last_rate = np.full(len(self.layers), np.nan)
 
     def rows(self, chunk: Chunk) -> Columns:
-        """The columns of the record, one entry a step and layer that the chunk has."""
+        """The columns of the record, one entry a step and layer that the chunk has, each of its type there."""
         members = self._members_at(chunk.sums)
         sums = self._by_layer(chunk.sums, members)
         weight_sq = sums["weight_sq"]
@@ -77,10 +79,9 @@ class RowMaker:
             radial = sums["weight_dot_grad"] / np.sqrt(unit_grad_sq)
             start_sq = sums["epoch_weight_sq"] - 2 * sums["epoch_change_dot_after"] + sums["epoch_change_sq"]
         shape = weight_sq.shape
-        columns: Columns = {
+        columns = {
             "step": np.broadcast_to(chunk.step[:, None], shape),
             "epoch": np.broadcast_to(chunk.epoch[:, None], shape),
-            "layer": np.broadcast_to(np.array(self.layers, dtype=object), shape),
             "lr": lr,
             "weight_decay": weight_decay,
             "norm": np.sqrt(weight_sq),
@@ -94,10 +95,15 @@ class RowMaker:
             "radial": radial,
             "predicted_step_angle": law["step_angle"],
             "predicted_epoch_angle": law["epoch_angle"],
-            "in_equilibrium": self._in_equilibrium(chunk, members, weight_sq, adjusted, law),
         }
+        settled = self._in_equilibrium(chunk, members, weight_sq, adjusted, law)
         present = np.isfinite(weight_sq)
-        return {name: values[present] for name, values in columns.items()}
+        return {
+            **{name: values[present] for name, values in columns.items()},
+            # Made as they are kept: a cast from objects would take as long as all the rest.
+            "layer": self._names.take(np.nonzero(present)[1]),
+            "in_equilibrium": pd.arrays.BooleanArray(settled[present], np.isnan(law["rate"])[present]),
+        }
 
     def state(self) -> dict[str, Any]:
         """Everything remembered, in numbers and tensors."""
@@ -199,9 +205,9 @@ class RowMaker:
 
     def _in_equilibrium(
         self, chunk: Chunk, members: Bools, weight_sq: Floats, adjusted: Floats, law: Mapping[str, NDArray[Any]]
-    ) -> NDArray[Any]:
-        """True, False, or None where nothing is predicted. The detector looks as often as its tests are apart."""
-        rates, found = law["rate"], np.empty(weight_sq.shape, dtype=object)
+    ) -> Bools:
+        """Which layers are in equilibrium, where something is predicted; the detector looks as often as it tests."""
+        rates, found = law["rate"], np.empty(weight_sq.shape, dtype=bool)
         changed = self._changes(members, rates)
         fastest = np.nan_to_num(rates).max(axis=1).tolist()
         unseen = 0
@@ -213,7 +219,6 @@ class RowMaker:
                 )
                 self._tested_at = step
             found[i] = self._settled
-        found[np.isnan(rates)] = None
         return found
 
     def _changes(self, members: Bools, rates: Floats) -> list[bool]:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from isogon.dynamics.gradients import gradients_of, unscale_, with_closure_measured
-from isogon.dynamics.optimizer_state import MomentumBuffers, Settings, group_settings, optimizer_kind
+from isogon.dynamics.optimizer_state import MomentumBuffers, Settings, group_settings, held_group, optimizer_kind
 from isogon.dynamics.sums import sums_for
 from isogon.errors import IsogonError
 from isogon.theory.motion import Floats
@@ -84,7 +84,7 @@ class Watch:
         self._measured_gradient = False
         self._without_gradient: tuple[int, ...] = ()
         self._scale: torch.Tensor | None = None
-        self._last_settings: tuple[Settings, ...] = ()
+        self._last_groups: list[dict[str, Any]] = []
         #: epochs ended, and so the number of the one under way
         self.epoch = 0
         self._in_epoch = False
@@ -145,7 +145,7 @@ class Watch:
         if self._epoch_start is None or not self.epoch_steps:
             return
         table = self._sums.epoch(self._epoch_start)
-        ended = _Measured(self.steps - 1, self.epoch, self._last_settings, table, steps=self.epoch_steps)
+        ended = _Measured(self.steps - 1, self.epoch, self._last_settings(), table, steps=self.epoch_steps)
         self._epochs_waiting.append(ended)
         self._in_epoch = False
         self.epoch += 1
@@ -155,7 +155,7 @@ class Watch:
         """Count `steps` that are about to be made by other means than the optimizer's `step`; none is measured."""
         self._begin_epoch()
         self._attempts += steps
-        self._last_settings = self._groups()
+        self._keep_groups()
 
     def state(self) -> dict[str, Any]:
         """The counters, and in the middle of an epoch the weights at its start."""
@@ -172,14 +172,15 @@ class Watch:
         """Go on counting from `state`; what is measured and not yet taken is dropped."""
         self._attempts, self._skipped, self._flags = int(state["steps"]), [], []
         self._steps_waiting, self._epochs_waiting = [], []
-        self._last_settings = self._groups()
+        self._keep_groups()
         self.epoch, self._epoch_first_step = int(state["epoch"]), int(state["epoch_first_step"])
         start = state["epoch_start"]
         self._in_epoch = start is not None
         if start is not None:
             self._epoch_start = self._sums.from_tensors(start)
 
-    @torch.no_grad()
+    # The two hooks are called at every step, few of which are measured: on the others they do next to nothing.
+
     def _before(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
         count = _parameter_count(optimizer)
         if count != self._count:
@@ -199,27 +200,23 @@ class Watch:
             self._measure_gradient()
         return replaced
 
-    @torch.no_grad()
     def _after(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        # Kept, since a scheduler may have gone on to the next step's rates when the loop ends the epoch.
-        self._last_settings = self._groups()
+        self._keep_groups()
         if self._measured_gradient:
-            table = self._sums.step(self._before_step)
-            if self._scale is not None:
-                unscale_(table, self._scale)
-            found = _Measured(self._attempts, self.epoch, self._last_settings, table, self._without_gradient)
-            self._steps_waiting.append(found)
-        self._measured_gradient = False
+            self._measure_change()
+            self._measured_gradient = False
         self._attempts += 1
         self._stepped(self)
 
     def _begin_epoch(self) -> None:
         """Keep the weights as they are, unless an epoch is under way."""
         if not self._in_epoch:
-            self._epoch_start = self._sums.copy(self._epoch_start)
+            with torch.no_grad():
+                self._epoch_start = self._sums.copy(self._epoch_start)
             self._epoch_first_step = self.steps
             self._in_epoch = True
 
+    @torch.no_grad()
     def _measure_gradient(self) -> None:
         gradients = gradients_of(self._parameters)
         # Only heavy-ball buffers enter h; Muon has others of the same name.
@@ -229,9 +226,21 @@ class Watch:
         self._scale = getattr(self.optimizer, "grad_scale", None)
         self._measured_gradient = True
 
-    def _groups(self) -> tuple[Settings, ...]:
-        """The settings of each parameter group as they are now."""
-        return tuple(group_settings(self.kind, group) for group in self.optimizer.param_groups)
+    @torch.no_grad()
+    def _measure_change(self) -> None:
+        table = self._sums.step(self._before_step)
+        if self._scale is not None:
+            unscale_(table, self._scale)
+        found = _Measured(self._attempts, self.epoch, self._last_settings(), table, self._without_gradient)
+        self._steps_waiting.append(found)
+
+    def _keep_groups(self) -> None:
+        """Keep the groups' settings: a scheduler may have gone on to the next step's when the loop ends the epoch."""
+        self._last_groups = [held_group(group) for group in self.optimizer.param_groups]
+
+    def _last_settings(self) -> tuple[Settings, ...]:
+        """The settings of each parameter group at the last step."""
+        return tuple(group_settings(self.kind, group) for group in self._last_groups)
 
 
 def _parameter_count(optimizer: torch.optim.Optimizer) -> int:

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from isogon.papers.experiment import Experiment
+from isogon.papers.experiment import Experiment, Verdict
 from isogon.papers.registry import PAPERS, experiments
 from isogon.papers.results import Finding, made_in_words, read_finding, scales_in
 from isogon.report.exhibit_cells import LEGEND
@@ -28,7 +28,7 @@ Every table and figure of the four papers that can be worked out, with our verdi
 `paper` is the printed set-up, `small` a shortened one, `tiny` only shows that the machinery works. The command of a row
 makes its result again; this page is made from the files in `results` by `python -m isogon.papers.document`, and tables
 and figures stand below."""
-_COUNTED = {"holds": "hold", "fails": "fail", "undecided": "undecided", "not run": "not run"}
+_COUNTED: Mapping[Verdict, str] = {"holds": "hold", "fails": "fail", "undecided": "undecided", "not run": "not run"}
 _HEAD = "| experiment | what | verdict | scale | numbers | hardware | date | command |\n" + "|---" * 8 + "|"
 
 
