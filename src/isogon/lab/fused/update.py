@@ -44,11 +44,11 @@ def _sgd(
     length = tl.load(places + 3 * chunk + 2)
     step = tl.load(place)
     rate, decay, correction = tl.load(rates + step), tl.load(rates + steps + step), tl.load(rates + 2 * steps + step)
-    # Tensors begin at multiples of 16 bytes, which lets loads be wide.
-    weights = tl.multiple_of(tl.load(addresses + tensor), 16).to(tl.pointer_type(tl.float32)) + start
-    buffers = tl.multiple_of(tl.load(addresses + tensors + tensor), 16).to(tl.pointer_type(tl.float32)) + start
-    gradients = tl.multiple_of(tl.load(addresses + 2 * tensors + tensor), 16).to(tl.pointer_type(KIND)) + start
-    copies = tl.multiple_of(tl.load(addresses + 3 * tensors + tensor), 16).to(tl.pointer_type(KIND)) + start
+    # Tensors begin at multiples of 16 bytes, which lets loads be wide; said of the number, the hint would be lost.
+    weights = tl.multiple_of(tl.load(addresses + tensor).to(tl.pointer_type(tl.float32)), 16) + start
+    buffers = tl.multiple_of(tl.load(addresses + tensors + tensor).to(tl.pointer_type(tl.float32)), 16) + start
+    gradients = tl.multiple_of(tl.load(addresses + 2 * tensors + tensor).to(tl.pointer_type(KIND)), 16) + start
+    copies = tl.multiple_of(tl.load(addresses + 3 * tensors + tensor).to(tl.pointer_type(KIND)), 16) + start
     here = tl.arange(0, CHUNK)
     # A whole chunk needs no mask, which would make the loads narrow.
     if start + CHUNK <= length:
@@ -106,6 +106,8 @@ class SgdUpdate:
                 raise RuntimeError(f"a gradient is laid out as {gradient.stride()}, its weight as {weight.stride()}")
         rows = [self._weights, self._buffers, gradients, self._copies]
         table = [[t.data_ptr() for t in row] or [0] * len(self._weights) for row in rows]
+        if any(address % 16 for row in table for address in row):
+            raise RuntimeError("a weight, its gradient or its momentum does not begin at a multiple of 16 bytes")
         self._addresses.copy_(torch.tensor(table))
 
     def launch(self, rates: torch.Tensor, place: torch.Tensor) -> None:
