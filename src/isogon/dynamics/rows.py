@@ -55,7 +55,7 @@ class RowMaker:
     def __init__(self, tensors: Tensors, *, steps_per_epoch: float) -> None:
         self.tensors, self.steps_per_epoch = tensors, steps_per_epoch
         self.layers = [name for name, own in zip(tensors.names, tensors.layers, strict=True) if own] + [ALL]
-        self._names = pd.array(self.layers, dtype="str")
+        self._names = pd.Series(self.layers, dtype="str").array
         self._leak_sq, self._leaks = np.zeros(len(tensors.names)), np.zeros(len(tensors.names))
         self._energy_steps, self._energies = np.zeros(0, dtype=np.int64), np.zeros((0, len(self.layers)))
         self._detector = Detector(len(self.layers))
