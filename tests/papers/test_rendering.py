@@ -183,6 +183,14 @@ def test_lines_have_one_colour_for_a_name_and_gaps_where_there_is_no_number():
     assert (first["layout"]["yaxis"]["type"], first["layout"]["xaxis"]["type"]) == ("log", "linear")
 
 
+def test_dashes_tell_lines_of_theory_apart():
+    names = ["measured", "√k", "k", "measured"]
+    lines = [Line(name, [0, 1], [1, 2], dashed=place > 0) for place, name in enumerate(names)]
+    panels = plotly_panels([FigureExhibit("A", "x", "y", lines), FigureExhibit("B", "x", "y", lines[2:3])])
+    assert [trace["line"]["dash"] for trace in panels[0]["data"]] == ["solid", "dash", "dot", "dash"]
+    assert panels[1]["data"][0]["line"]["dash"] == "dot", "the same in all panels"
+
+
 def test_long_lines_are_thinned_and_keep_their_ends():
     (panel,) = plotly_panels([FigureExhibit("A", "x", "y", [Line("long", range(100_001), range(100_001))])])
     x = panel["data"][0]["x"]

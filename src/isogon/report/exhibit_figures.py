@@ -6,6 +6,7 @@ import math
 import os
 from collections.abc import Iterable, Sequence
 from html import escape
+from itertools import cycle
 from pathlib import Path
 from textwrap import wrap
 from typing import Any
@@ -35,6 +36,8 @@ _LEFT, _RIGHT, _BELOW, _ABOVE, _LINE = 0.85, 0.15, 0.5, 0.3, 0.2
 _PER_INCH, _PER_TITLE = 12, 46
 #: lines that a legend has room for
 _MOST_NAMED = 12
+#: dashes of theory's lines in turn, for matplotlib and for Plotly
+_DASHES = (("--", "dash"), (":", "dot"), ("-.", "dashdot"))
 
 
 def line_colours(panels: Sequence[FigureExhibit]) -> dict[str, str]:
@@ -44,10 +47,18 @@ def line_colours(panels: Sequence[FigureExhibit]) -> dict[str, str]:
     return {line.name: THEORY for line in every} | dict(zip(solid, ordered_colours(len(solid)), strict=True))
 
 
+def line_dashes(panels: Sequence[FigureExhibit]) -> dict[str, tuple[str, str]]:
+    """How a dashed line of each name is dashed: all of theory's are black, so that the dashes must tell them apart."""
+    every = [line for panel in panels for line in panel.lines]
+    solid = {line.name for line in every if not line.dashed}
+    alone = dict.fromkeys(line.name for line in every if line.dashed and line.name not in solid)
+    return dict.fromkeys(solid, _DASHES[0]) | dict(zip(alone, cycle(_DASHES), strict=False))
+
+
 def plotly_panels(panels: Sequence[FigureExhibit]) -> list[dict[str, Any]]:
     """A figure for each panel, ready for JSON; Plotly would read names as markup, so they are escaped."""
-    colours = line_colours(panels)
-    return [_plotly_panel(panel, colours) for panel in panels]
+    colours, dashes = line_colours(panels), line_dashes(panels)
+    return [_plotly_panel(panel, colours, dashes) for panel in panels]
 
 
 def draw_panels(
@@ -61,9 +72,9 @@ def draw_panels(
     head = _LINE * len(above)
     figure = new_figure((_WIDTH * columns, _HEIGHT * rows + head), target)
     grid = _grid(figure, rows, columns, head)
-    colours = line_colours(panels)
+    colours, dashes = line_colours(panels), line_dashes(panels)
     for place, panel in enumerate(panels):
-        _draw_panel(figure.add_subplot(grid[divmod(place, columns)]), panel, colours)
+        _draw_panel(figure.add_subplot(grid[divmod(place, columns)]), panel, colours, dashes)
     if above:
         figure.suptitle(plain_text("\n".join(above)), fontsize=11, y=1 - 0.1 / figure.get_figheight())
     try:
@@ -92,11 +103,11 @@ def _grid(figure: Any, rows: int, columns: int, head: float) -> Any:
     )
 
 
-def _plotly_panel(panel: FigureExhibit, colours: dict[str, str]) -> dict[str, Any]:
+def _plotly_panel(panel: FigureExhibit, colours: dict[str, str], dashes: dict[str, tuple[str, str]]) -> dict[str, Any]:
     traces = []
     for line in panel.lines:
         x, y = _points(line)
-        dash = "dash" if line.dashed else "solid"
+        dash = dashes[line.name][1] if line.dashed else "solid"
         traces.append(
             {
                 "type": "scatter",
@@ -120,7 +131,7 @@ def _plotly_panel(panel: FigureExhibit, colours: dict[str, str]) -> dict[str, An
     return {"data": traces, "layout": layout}
 
 
-def _draw_panel(ax: Any, panel: FigureExhibit, colours: dict[str, str]) -> None:
+def _draw_panel(ax: Any, panel: FigureExhibit, colours: dict[str, str], dashes: dict[str, tuple[str, str]]) -> None:
     drawn = []
     for line in panel.lines:
         x, y = _points(line)
@@ -128,7 +139,7 @@ def _draw_panel(ax: Any, panel: FigureExhibit, colours: dict[str, str]) -> None:
             x,
             y,
             color=colours[line.name],
-            linestyle="--" if line.dashed else "-",
+            linestyle=dashes[line.name][0] if line.dashed else "-",
             linewidth=1.2 if line.dashed else 1.6,
             marker="o" if len(x) == 1 else None,
             label=plain_text(line.name),
