@@ -463,3 +463,43 @@ def test_average_pooling_that_ignores_its_padding_keeps_a_bias_constant():
 
     assert set(check(network(False), torch.randn(3, 2, 9, 9)).invariant) == {"0.weight", "0.bias"}
     assert check(network(True), torch.randn(3, 2, 9, 9)).invariant == ()
+
+
+CHECKER = torch.arange(20).reshape(4, 5) % 2 == 0
+
+
+def mixed(m: Any, x: Tensor) -> Tensor:
+    """Elements of degree 1 and of degree 0, in the pattern of a chess board."""
+    return torch.where(CHECKER, x @ m.w, x)
+
+
+PICKS: dict[str, Callable[[Any, Tensor], Tensor]] = {
+    "where": lambda m, x: torch.where(CHECKER, mixed(m, x), x @ m.w),
+    "masked fill": lambda m, x: mixed(m, x).masked_fill(~CHECKER, 0.0),
+    "product with a mask": lambda m, x: mixed(m, x) * CHECKER,
+    "slice": lambda m, x: mixed(m, x)[:, ::2, ::2],
+    "index": lambda m, x: mixed(m, x).flatten(1)[:, torch.arange(0, 20, 2)],
+    "diagonal": lambda m, x: mixed(m, x).diagonal(dim1=1, dim2=2),
+    "triangle": lambda m, x: torch.where(torch.ones(4, 5).tril() > 0, x @ m.w, x).tril(),
+    "written, then cut off": lambda m, x: torch.slice_scatter(x @ m.w, x[:, :1], 1, 0, 1)[:, 1:],
+    "padded, then cut off": lambda m, x: F.pad(x @ m.w, (0, 1), value=2.0)[..., :-1],
+    "beside what is broken": lambda m, x: torch.where(CHECKER, (x @ m.w).tanh(), x)[:, 1::2, ::2],
+}
+
+
+@pytest.mark.parametrize("pick", PICKS.values(), ids=PICKS)
+def test_part_of_a_choice_may_have_one_degree(pick: Any, function: Any, confirmed: Confirmed) -> None:
+    found = confirmed(function(pick, w=w), torch.randn(6, 4, 5))
+    assert str(found.joint) == "unknown"
+    assert "of which a part may have one degree" in found.explain()
+
+
+def test_a_whole_choice_and_one_beside_zeros_are_certain(function: Any, confirmed: Confirmed) -> None:
+    for whole in (
+        mixed,
+        lambda m, x: mixed(m, x).mean((1, 2)),
+        lambda m, x: torch.where(CHECKER, (x @ m.w).tanh(), 0.0)[:, 0],
+        lambda m, x: torch.where(CHECKER, (x @ m.w).tanh(), (x @ m.w).cos())[:, 0],
+    ):
+        found = confirmed(function(whole, w=w), torch.randn(6, 4, 5))
+        assert str(found.joint) == NOT

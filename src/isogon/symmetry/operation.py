@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,8 +12,8 @@ import numpy as np
 from isogon.symmetry import state as st
 from isogon.symmetry.degree import TOLERANCE
 from isogon.symmetry.labels import follow_runs
-from isogon.symmetry.reasons import ACTIVATION_CURE, ADD_CURE, BIAS_CURE, CHANNEL_CURE, Site
-from isogon.symmetry.state import Bools, Ints, State, factor_dims
+from isogon.symmetry.reasons import ACTIVATION_CURE, ADD_CURE, BIAS_CURE, CHANNEL_CURE, ORACLE_CURE, Site
+from isogon.symmetry.state import Bools, Ints, State, factor_dims, may_mask
 
 
 @dataclass
@@ -219,8 +220,38 @@ class Operation(Site):
             )
         )
 
+    def choice(self, first: Any, second: Any, verb: str) -> State:
+        """Elements of two tensors, which of them does not change with the scale: the degrees must be equal.
+
+        Where they are not, whoever sees but some of the elements may see one degree (`picked`).
+        """
+        a, b = self.picked(self.state(first)), self.picked(self.state(second))
+        out = self.join(a, b, verb)
+        # Zeros beside what is not homogeneous are a mask, and nobody looks at them alone.
+        some_whole = ~(a.broken | a.shifted | a.vanishing) | ~(b.broken | b.shifted | b.vanishing)
+        reason = out.reason.copy()
+        for number in self._certain(out):
+            reason[some_whole[:, None] & (out.reason == number)] = self.book.in_parts(number)
+        return out.with_(reason=reason)
+
+    def picked(self, x: State) -> State:
+        """`x` of which but some elements are seen: what a choice has made not homogeneous may be so no longer."""
+        doubtful = [number for number in self._certain(x) if self.book.get(number).in_parts]
+        if not doubtful:
+            return x
+        text = f"{self.place} picks from {{0}}, of which a part may have one degree"
+        number = self.unsure("choice", text, x, cure=ORACLE_CURE)
+        return x.with_(reason=np.where(np.isin(x.reason, doubtful), number, x.reason))
+
+    def _certain(self, x: State) -> list[int]:
+        """The numbers of the reasons why `x` is not homogeneous, doubts aside."""
+        if not x.broken.any():
+            return []
+        numbers = np.unique(x.reason[np.isnan(x.degree)])
+        return [int(number) for number in numbers if number < st.UNKNOWN_BASE]
+
     def join(self, first: Any, second: Any, verb: str) -> State:
-        """A choice between two tensors element by element, or a comparison of the two: the degrees must be equal."""
+        """A comparison of two tensors element by element, or a choice by it: the degrees must be equal."""
         a, b = self.align(self.state(first), self.state(second))
         alike = a.shifted & b.shifted & (a.shift_reason == b.shift_reason)
         full = st.nontrivial(a.shape)
@@ -242,7 +273,7 @@ class Operation(Site):
         """The reasons of `x`, with "unknown" in the broken entries of `rows`: a common factor may drop out."""
         if not rows.any():
             return x.reason
-        number = self.unsure("factor", text, x, cure="ask the oracle with check(..., verify=True)")
+        number = self.unsure("factor", text, x, cure=ORACLE_CURE)
         return np.where(rows[:, None] & np.isnan(x.degree), st.worse(x.reason, np.asarray(number)), x.reason)
 
     def _unequal(self, a: State, b: State, verb: str) -> int:
@@ -261,6 +292,7 @@ class Operation(Site):
         if first is second and isinstance(first, State):
             return self.power(first, 2).with_(floating=self.floating)
         a, b = self.align(self.state(first), self.state(second))
+        a, b = self.picked(a) if may_mask(b) else a, self.picked(b) if may_mask(a) else b
         both = a.shifted & b.shifted
         a, b = self.settle(a, rows=both), b.with_(shift=np.where(both, 0, b.shift))
         da, ra, db, rb, dim, sizes = st.common_runs(a, b, a.dim, b.dim)
@@ -376,6 +408,8 @@ class Operation(Site):
 
     def move(self, x: State, shape: Sequence[int], table: Sequence[int], run: Callable[[Any], Any]) -> State:
         """`x` with its elements rearranged: dimension i goes to dimensions `table[i]`; `run` does it to a tensor."""
+        if math.prod(shape) < math.prod(x.shape):
+            x = self.picked(x)
         out = x.plain().with_(
             shape=tuple(shape),
             shift=st.spread(x.shift, table),

@@ -14,6 +14,7 @@ BIAS_CURE = "drop the bias, or follow it by batch norm, which removes it"
 ADD_CURE = "normalise the branches so that they reach the addition with equal degrees"
 ACTIVATION_CURE = "normalise without trainable affine before it, or use ReLU"
 CHANNEL_CURE = "normalise each channel (batch norm) before they are mixed"
+ORACLE_CURE = "ask the oracle with check(..., verify=True)"
 RULE_CURE = "add a rule with isogon.symmetry.register_rule"
 
 
@@ -31,6 +32,7 @@ class Reason:
     operands: tuple[State, ...] = ()
     met: str = ""  # for a shift: the operation that could not carry it
     otherwise: int | None = None  # for a doubt that only an average can raise: the reason to give anywhere else
+    in_parts: bool = False  # of a choice between elements: those of some part may all be of one degree
 
     def sentence(self, source: int) -> str:
         words = self.text.format(*(describe(operand, source) for operand in self.operands))
@@ -63,6 +65,7 @@ class Book:
     averaged: dict[str, State] = field(default_factory=dict)  # module → what its running statistics are taken of
     running: list[int] = field(default_factory=list)  # reasons about normalisations that use running statistics
     _met: dict[tuple[int, str], int] = field(default_factory=dict)
+    _in_parts: dict[int, int] = field(default_factory=dict)
 
     def add(self, reason: Reason) -> int:
         self.reasons.append(reason)
@@ -78,6 +81,12 @@ class Book:
             old = self.get(number)
             self._met[key] = number if old.met else self.add(replace(old, met=words))
         return self._met[key]
+
+    def in_parts(self, number: int) -> int:
+        """The same reason for a tensor of which it may concern some elements alone."""
+        if number not in self._in_parts:
+            self._in_parts[number] = self.add(replace(self.get(number), in_parts=True))
+        return self._in_parts[number]
 
 
 @dataclass

@@ -256,7 +256,7 @@ def choose(op: Operation, condition: State, self: Any = None, other: Any = None)
     if op.into_softmax:
         self, other = (op.zeros(()) if _masks(x) else x for x in (self, other))
     a, b = op.state(self), op.state(other)
-    out = op.lift(op.given(op.join(a, b, "is chosen beside"), condition), op.shape)
+    out = op.lift(op.given(op.choice(a, b, "is chosen beside"), condition), op.shape)
     # Each element is one of the two, so that what it is multiplied by varies as the condition and the two do.
     a, b, mask = (op.lift(x, op.shape) for x in (a, b, condition))
     ray = np.where(out.broken & ~mask.broken, mask.varies | factor_dims(a) | factor_dims(b), out.ray)
@@ -272,7 +272,7 @@ def _masks(x: Any) -> bool:
 def masked_fill(op: Operation, self: State, mask: State, value: Any) -> State:
     filling = op.state(value)
     if filling.value is not None and (filling.value <= -st.INFINITE or (_masks(filling) and op.into_softmax)):
-        return op.lift(op.given(self.plain(), mask), op.shape).with_(nonneg=False)
+        return op.lift(op.given(op.picked(self.plain()), mask), op.shape).with_(nonneg=False)
     return choose(op, mask, filling, self)
 
 

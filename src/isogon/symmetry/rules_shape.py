@@ -144,7 +144,7 @@ def slice_(op: Operation, self: State, *_: Any, **__: Any) -> State:
 
 @register_rule("aten.tril", "aten.triu")
 def triangle(op: Operation, self: State, diagonal: int = 0) -> State:
-    x = self.with_(varies=self.varies | st.nontrivial(self.shape))
+    x = op.picked(self).with_(varies=self.varies | st.nontrivial(self.shape))
     last_two = 3 << (x.ndim - 2)
     return x.plain().with_(shift=np.where(x.shifted, x.shift | last_two, 0))
 
@@ -256,13 +256,13 @@ def pad(op: Operation, self: State, pad: Sequence[int], mode: str = "constant", 
     if mode != "constant":
         return x.with_(shift=np.where((x.shift & padded) != 0, x.shift | padded, x.shift))
     x = x.with_(shift=np.where(x.shifted, x.shift | padded, 0), nonneg=x.nonneg and filling.nonneg)
-    return x if filling.is_zero else op.join(x, filling, "pads")
+    return x if filling.is_zero else op.choice(x, filling, "pads")
 
 
 def _indexed(op: Operation, x: State, indices: Sequence[Any]) -> State:
     """Elements of `x` picked by index tensors, which must not change with the scale."""
     full = st.nontrivial(op.shape)
-    out = op.flatten_runs(x).plain()
+    out = op.flatten_runs(op.picked(x)).plain()
     out = out.with_(
         shape=op.shape,
         shift=np.where(out.shifted, out.shift | full, 0),
@@ -302,7 +302,7 @@ def embedding(op: Operation, weight: State, indices: State, *_: Any, **__: Any) 
 def _written(op: Operation, x: State, source: Any, indices: Sequence[Any] = ()) -> State:
     """`x` with elements replaced by, or added from, `source`: the degrees must be equal."""
     value = op.scalar(op.state(source))
-    out = op.join(x, value, "is written into")
+    out = op.choice(x, value, "is written into")
     out = op.given(out, *(index for index in indices if isinstance(index, State)))
     return out.with_(nonneg=x.nonneg and value.nonneg)
 

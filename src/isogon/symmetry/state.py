@@ -242,6 +242,11 @@ def common_runs(a: State, b: State, dim_a: int, dim_b: int) -> tuple[Floats, Int
     return a.degree[:, at_a], a.reason[:, at_a], b.degree[:, at_b], b.reason[:, at_b], dim_a, sizes
 
 
+def may_mask(x: State) -> bool:
+    """Whether it may be zeros and ones, so that a product with it picks elements."""
+    return x.varies != 0 and bool(x.fixed.all())
+
+
 def factor_dims(x: State) -> Any:
     """The dimensions along which the factor g(c) of each row varies."""
     along = np.where(x.uneven, 1 << x.dim, 0) if x.runs > 1 else 0
