@@ -294,6 +294,7 @@ def hunt(plan: list[tuple[str, int, int]], head: str, contradicted: Callable[...
 @settings(max_examples=50, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(st.lists(steps, min_size=1, max_size=7), st.sampled_from(list(HEADS)))
 @example([("conv", 0, 0), ("where", 0, 1), ("where", 0, 1)], "nothing")  # a choice of one part of a choice
+@example([("zero a channel", 0, 0), ("gate scalar", 0, 0)], "layer norm")  # a factor that all but zeros share
 def test_no_answer_is_contradicted_by_measuring(
     contradicted: Callable[..., dict[str, str]], plan: list[tuple[str, int, int]], head: str
 ) -> None:

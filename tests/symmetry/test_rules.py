@@ -503,3 +503,20 @@ def test_a_whole_choice_and_one_beside_zeros_are_certain(function: Any, confirme
     ):
         found = confirmed(function(whole, w=w), torch.randn(6, 4, 5))
         assert str(found.joint) == NOT
+
+
+GATED: dict[str, tuple[Callable[[Any, Tensor], Tensor], str]] = {
+    "a channel of zeros, gated": (lambda m, x: torch.cat([x[:, :1] * 0, x[:, 1:]], 1) * m.s.sigmoid(), "unknown"),
+    "zeros beside what is gated": (lambda m, x: torch.cat([x[:, :1] * 0, x[:, 1:] * m.s.sigmoid()], 1), "unknown"),
+    "masked": (lambda m, x: (x * m.s.sigmoid()).masked_fill(CHECKER, 0.0), "unknown"),
+    "part of the channels": (lambda m, x: torch.cat([x[:, :1], x[:, 1:] * m.s.sigmoid()], 1), NOT),
+    "part of the elements": (lambda m, x: torch.where(CHECKER, x, x * m.s.sigmoid()), NOT),
+}
+
+
+@pytest.mark.parametrize(("gated", "degree"), GATED.values(), ids=GATED)
+def test_zeros_do_not_hide_a_factor_that_a_norm_may_remove(
+    gated: Any, degree: str, function: Any, confirmed: Confirmed
+) -> None:
+    model = function(lambda m, x: F.layer_norm(gated(m, x), (4, 5)), s=s)
+    assert str(confirmed(model, torch.randn(6, 4, 5)).joint) == degree

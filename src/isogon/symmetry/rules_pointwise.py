@@ -257,9 +257,11 @@ def choose(op: Operation, condition: State, self: Any = None, other: Any = None)
         self, other = (op.zeros(()) if _masks(x) else x for x in (self, other))
     a, b = op.state(self), op.state(other)
     out = op.lift(op.given(op.choice(a, b, "is chosen beside"), condition), op.shape)
-    # Each element is one of the two, so that what it is multiplied by varies as the condition and the two do.
+    # Each element is one of the two, so that what it is multiplied by varies as the condition and the two do; zeros
+    # are zeros whatever they are multiplied by.
     a, b, mask = (op.lift(x, op.shape) for x in (a, b, condition))
-    ray = np.where(out.broken & ~mask.broken, mask.varies | factor_dims(a) | factor_dims(b), out.ray)
+    along = np.where(a.vanishing | b.vanishing, 0, mask.varies)
+    ray = np.where(out.broken & ~mask.broken, along | factor_dims(a) | factor_dims(b), out.ray)
     return out.with_(nonneg=a.nonneg and b.nonneg, ray=ray)
 
 

@@ -188,11 +188,11 @@ def concatenate(op: Operation, tensors: Sequence[State], dim: int) -> State:
     for x in parts:
         sizes += x.sizes if x.runs > 1 else (x.shape[dim],)
     shift, why, ray, varies = parts[0].shift, parts[0].shift_reason, parts[0].ray, 0
-    common = np.ones_like(parts[0].shifted)  # rows in which all parts are broken, perhaps by one factor
+    common = np.ones_like(parts[0].shifted)  # rows in which all parts are broken, perhaps by one factor, or zero
     for x in parts:
         shift, why, ray = shift | x.shift, st.worse(why, x.shift_reason), ray | x.ray
         varies |= x.varies
-        common &= x.broken
+        common &= x.broken | x.vanishing
     along = 1 << dim
     first = parts[0].shift_reason
     alike = np.logical_and.reduce([x.shifted & (x.shift_reason == first) for x in parts])

@@ -143,10 +143,11 @@ class State:
 
     @property
     def uneven(self) -> Bools:
-        """Rows whose channels differ in degree."""
-        first = self.degree[:, :1]
-        same = (self.degree == first) | (np.isnan(self.degree) & np.isnan(first))
-        return np.asarray(~same.all(axis=1))
+        """Rows whose channels differ in degree; zeros do not count, whose degree is any."""
+        finite, nan = np.isfinite(self.degree), np.isnan(self.degree)
+        low = np.where(finite, self.degree, np.inf).min(axis=1)
+        high = np.where(finite, self.degree, -np.inf).max(axis=1)
+        return np.asarray((high > low) | (nan.any(axis=1) & finite.any(axis=1)))
 
     def with_(self, **changes: Any) -> State:
         return replace(self, **changes)
