@@ -81,7 +81,8 @@ def _contradiction(oracle: Oracle, names: list[str], degree: Degree) -> str | No
         return None
     fitted = math.log2(doubled / size)
     gap = max(_gap(at[1.0], at[c], c**fitted) for c in FACTORS)
-    return f"claimed not homogeneous, has degree {fitted:.4f} within {gap:.1e}" if gap < 1e-9 else None
+    # Not more than rounding: layers of attention make tokens alike, and a query's scale then changes hardly anything.
+    return f"claimed not homogeneous, has degree {fitted:.4f} within {gap:.1e}" if gap < 1e-13 else None
 
 
 def contradictions(scale_map: ScaleMap, model: nn.Module, *inputs: Any) -> dict[str, str]:
