@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import HealthCheck, example, given, note, settings
+from hypothesis import HealthCheck, assume, example, given, note, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
@@ -283,6 +283,8 @@ steps = st.tuples(st.sampled_from([*UNARY, *BINARY]), st.sampled_from([0, 0, 0, 
 
 
 def hunt(plan: list[tuple[str, int, int]], head: str, contradicted: Callable[..., dict[str, str]]) -> None:
+    # Attention makes tokens alike; where they are equal up to rounding, the queries of the next do not matter at all.
+    assume(sum("attention" in name for name, _, _ in plan) <= 1)
     torch.manual_seed(len(plan))
     model, x = RandomNet(plan, head), torch.randn(BATCH, CHANNELS, SIDE, SIDE)
     scale_map = check(model, x)
