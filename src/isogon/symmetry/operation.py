@@ -240,8 +240,7 @@ class Operation(Site):
         if not doubtful:
             return x
         text = f"{self.place} picks from {{0}}, of which a part may have one degree"
-        number = self.unsure("choice", text, x, cure=ORACLE_CURE)
-        return x.with_(reason=np.where(np.isin(x.reason, doubtful), number, x.reason))
+        return x.with_(reason=self.in_doubt(x, np.isin(x.reason, doubtful), text))
 
     def _certain(self, x: State) -> list[int]:
         """The numbers of the reasons why `x` is not homogeneous, doubts aside."""
@@ -269,12 +268,13 @@ class Operation(Site):
         )
         return st.merge_runs(x.plain().with_(degree=degree, reason=reason, nonneg=False, floating=self.floating))
 
-    def in_doubt(self, x: State, rows: Bools, text: str) -> Ints:
-        """The reasons of `x`, with "unknown" in the broken entries of `rows`: a common factor may drop out."""
-        if not rows.any():
+    def in_doubt(self, x: State, where: Bools, text: str) -> Ints:
+        """The reasons of `x`, with "unknown" in the broken entries of the rows, or among the entries, `where`."""
+        if not where.any():
             return x.reason
-        number = self.unsure("factor", text, x, cure=ORACLE_CURE)
-        return np.where(rows[:, None] & np.isnan(x.degree), st.worse(x.reason, np.asarray(number)), x.reason)
+        number = self.unsure("doubt", text, x, cure=ORACLE_CURE)
+        entries = where.reshape(len(where), -1) & np.isnan(x.degree)
+        return np.where(entries, st.worse(x.reason, np.asarray(number)), x.reason)
 
     def _unequal(self, a: State, b: State, verb: str) -> int:
         named = b if b.label or b.value is not None or not (a.label or a.value is not None) else a
