@@ -95,7 +95,10 @@ def judge_angles(table: pd.DataFrame, *, drops: Sequence[float] = STEP, value: s
             narrowest[place] = float(np.fmin(narrowest[place], other.ratio))
     if np.isnan(widest).all() or np.isnan(narrowest).all():
         return Judgement("undecided", NOTHING, numbers)
-    within, apart = (", ".join(f"{ratio:.2f}" for ratio in ratios) for ratios in (widest, narrowest))
+    within, apart = (
+        ", ".join("unknown" if math.isnan(ratio) else f"{ratio:.2f}" for ratio in ratios)
+        for ratios in (widest, narrowest)
+    )
     sentence = (
         f"In the last half of each phase the tuned curves lie within a factor of {within} of each other, the "
         f"contrast's are at least {apart} apart."
