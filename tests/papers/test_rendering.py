@@ -13,7 +13,7 @@ from html.parser import HTMLParser
 import pandas as pd
 import pytest
 
-from isogon.papers.document import document_text
+from isogon.papers.document import document_text, main
 from isogon.papers.experiment import Options
 from isogon.papers.provenance import command_of, place_of
 from isogon.papers.registry import COMMITTED, experiments
@@ -275,3 +275,13 @@ def test_committed_trainings_are_those_of_the_plan():
                 assert planned[source.place] == source.key, (
                     f"{source.key} of {identity}: does the key count a new field that has its default?"
                 )
+
+
+def test_the_document_is_refused_in_one_sentence(tmp_path, capsys):
+    assert main([str(tmp_path)]) == 2
+    (tmp_path / "yun-fig3.small.json").touch()
+    assert main([str(tmp_path), str(tmp_path / "page.md")]) == 2
+    usage, refusal = capsys.readouterr().err.splitlines()
+    assert usage.startswith("Usage: ")
+    assert "yun-fig3.small" in refusal
+    assert not (tmp_path / "page.md").exists()

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from isogon.errors import IsogonError
 from isogon.papers.experiment import Experiment, Verdict
 from isogon.papers.registry import PAPERS, experiments
 from isogon.papers.results import Finding, made_in_words, read_finding, scales_in
@@ -120,7 +121,18 @@ def _picture(finding: Finding) -> str:
     return f"{IMAGES}/{finding.stem}.png"
 
 
+def main(arguments: Sequence[str]) -> int:
+    """Write the page; 2 and one sentence where that cannot be done."""
+    if len(arguments) != 2:
+        print("Usage: python -m isogon.papers.document RESULTS FILE.md", file=sys.stderr)
+        return 2
+    try:
+        write_document(Path(arguments[0]), Path(arguments[1]))
+    except (IsogonError, OSError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
+
+
 if __name__ == "__main__":
-    if len(sys.argv) != 3:
-        sys.exit("Usage: python -m isogon.papers.document RESULTS FILE.md")
-    write_document(Path(sys.argv[1]), Path(sys.argv[2]))
+    sys.exit(main(sys.argv[1:]))
