@@ -175,20 +175,34 @@ class Ledger:
 
     @_patient
     def claim(self, row: Row) -> bool:
-        """Take a trial that is open; False where another driver was faster."""
+        """Take a trial that is open; False where another driver was faster.
+
+        Whose it is stands there before it runs, and both are done under a lock: a storage that goes away in between
+        leaves a trial that waits, or one that its driver knows as its own when it asks again.
+        """
         trial_id = self._trial_id(row)
-        if self._heart is not None:
-            # First of all: a trial that runs without any sign of life would never count as left behind.
-            self._rdb.record_heartbeat(trial_id)
-        try:
-            if row.status == "waiting" and not self._rdb.set_trial_state_values(trial_id, TrialState.RUNNING):
-                return False
-            if self._heart is not None:
-                self._rdb.set_trial_user_attr(trial_id, _DRIVER, self._driver)
-                self._heart.add(trial_id)
-            return True
-        except UpdateFinishedTrialError:
-            return False
+        if self._heart is None:
+            return row.status == "running" or self._started(trial_id)
+        with self._storage.alone(self._name):
+            trial = self._rdb.get_trial(trial_id)
+            waits = trial.state == TrialState.WAITING
+            ours = trial.state == TrialState.RUNNING and trial.user_attrs.get(_DRIVER) == self._driver
+            if waits or ours:
+                # Before it runs: a trial that does so without any sign of life would never count as left behind.
+                self._rdb.record_heartbeat(trial_id)
+            if waits:
+                with suppress(UpdateFinishedTrialError):  # asleep between these lines, while another ended it
+                    self._rdb.set_trial_user_attr(trial_id, _DRIVER, self._driver)
+                ours = self._started(trial_id)
+        if ours:
+            self._heart.add(trial_id)
+        return ours
+
+    def _started(self, trial_id: int) -> bool:
+        """Whether the trial waited until now; the storage says yes to one driver alone."""
+        with suppress(UpdateFinishedTrialError):
+            return self._rdb.set_trial_state_values(trial_id, TrialState.RUNNING)
+        return False
 
     @_patient
     def take_over(self) -> int:
