@@ -38,7 +38,7 @@ def test_the_table_has_the_designs_schema_at_all_times(make_task):
     for steps in (0, 1, 15):
         task.train(optimizer, steps)
         assert ", ".join(monitor.records.columns) == expected
-        assert monitor.records.dtypes.astype(str).tolist() == list(SCHEMA.values())
+        assert monitor.records.dtypes.tolist() == [pd.Series(dtype=kind).dtype for kind in SCHEMA.values()]
     assert monitor.records.step.unique().tolist() == [0, 3, 7, 10, 11, 15]
     monitor.close()
     assert len(monitor.records) == 6 * 4

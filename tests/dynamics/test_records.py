@@ -57,7 +57,7 @@ def test_a_step_in_two_pieces_becomes_one_row():
     one, two = rows(range(1), step_angle=0.1, norm=1.0), rows(range(1), epoch_angle=0.5, norm=1.1)
     found = joined([one, two])
     assert found[["step_angle", "epoch_angle", "norm"]].values.tolist() == [[0.1, 0.5, 1.0]] * 2
-    assert found.dtypes.astype(str).tolist() == list(SCHEMA.values())
+    assert found.dtypes.tolist() == [pd.Series(dtype=kind).dtype for kind in SCHEMA.values()]
 
 
 def test_what_is_no_record_is_refused(tmp_path):
