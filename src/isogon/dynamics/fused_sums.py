@@ -1,15 +1,16 @@
 """The sums of `sums.Sums` on a CUDA device, by one Triton kernel before a step and one after it.
 
 An eager training step of a small network is bound by the launching of kernels, so a monitor that measures every step
-should launch few: here each number is read once on either side of the step. Addresses travel in tables, those of the
-gradients in one of their own, because they lie somewhere else as soon as `zero_grad` has let them go. The chunks' sums
-meet in float64 in whatever order they come, so that two runs may differ in their last bits.
+should launch few: here each number is read once on either side of the step. Addresses travel in a table. Gradients lie
+somewhere else as soon as `zero_grad` has let them go, so they are copied first, in one call, to where the weights are
+about to be kept, which spares the host looking up and sending sixty addresses. The chunks' sums meet in float64 in
+whatever order they come, so that two runs may differ in their last bits.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from operator import attrgetter, is_
+from operator import is_
 from typing import Any
 
 import torch
@@ -18,15 +19,15 @@ import triton.language as tl
 
 from isogon.dynamics.sums import ListCopies, Optional, Tensors
 
-_DTYPE = attrgetter("dtype")
-# Elements that one program adds up.
-_CHUNK = 4096
+# Elements that one program adds up, and its warps: few for a thread, so that registers leave room for several programs
+# on a multiprocessor, one of which waits for memory while another adds.
+_CHUNK, _WARPS = 1024, 4
 _TYPES = {torch.float64: tl.float64, torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
 # Measurements for which zeros are made at once.
 _ZEROS = 32
 
-# A table of addresses has three rows: weights, momentum buffers, copy; `gradients` is one of its own. `places` has for
-# each chunk its tensor, where in that it starts, and the tensor's length.
+# A table of addresses has three rows: weights, momentum buffers, copy. `places` has for each chunk its tensor, where in
+# that it starts, and the tensor's length.
 
 
 @triton.jit
@@ -39,7 +40,6 @@ def _values(address, offsets, length, KIND: tl.constexpr):
 @triton.jit
 def _before(
     addresses,
-    gradients,
     places,
     out,
     KIND: tl.constexpr,
@@ -47,17 +47,17 @@ def _before(
     TENSORS: tl.constexpr,
     CHUNK: tl.constexpr,
 ):
-    """Of one chunk, copy the weights w, and add w², g², wg and vg to the rows 0, 1, 3, 4 of `out`."""
+    """Of one chunk, add w², g², wg and vg to the rows 0, 1, 3, 4 of `out`, and put the weights w in g's place."""
     chunk = tl.program_id(0)
     tensor = tl.load(places + 3 * chunk)
     offsets = tl.load(places + 3 * chunk + 1) + tl.arange(0, CHUNK)
     length = tl.load(places + 3 * chunk + 2)
     kept = _values(tl.load(addresses + tensor), offsets, length, KIND)
-    copy = tl.load(addresses + 2 * TENSORS + tensor).to(tl.pointer_type(KIND))
-    tl.store(copy + offsets, kept, mask=offsets < length)
-    w = kept.to(WIDE)
-    g = _values(tl.load(gradients + tensor), offsets, length, KIND).to(WIDE)
+    copy = tl.load(addresses + 2 * TENSORS + tensor)
+    g = _values(copy, offsets, length, KIND).to(WIDE)
     v = _values(tl.load(addresses + TENSORS + tensor), offsets, length, KIND).to(WIDE)
+    tl.store(copy.to(tl.pointer_type(KIND)) + offsets, kept, mask=offsets < length)
+    w = kept.to(WIDE)
     tl.atomic_add(out + tensor, tl.sum(w * w, 0).to(tl.float64))
     tl.atomic_add(out + TENSORS + tensor, tl.sum(g * g, 0).to(tl.float64))
     tl.atomic_add(out + 3 * TENSORS + tensor, tl.sum(w * g, 0).to(tl.float64))
@@ -95,8 +95,9 @@ Before = tuple[list[torch.Tensor], torch.Tensor, torch.Tensor]
 class _Launch:
     """A kernel whose grid and constants are fixed.
 
-    Triton looks at every argument of every call to find the compiled kernel, which takes longer than launching it. The
-    arguments here are always of the same types and alignments, so from the second call on it is launched as it is.
+    Triton looks at every argument of every call to find the compiled kernel, and asks the driver where each tensor is,
+    which takes longer than launching it. The arguments here are always of the same types and alignments, so from the
+    second call on it is launched as it is, with their addresses.
     """
 
     def __init__(self, kernel: Any, programs: int, constants: dict[str, Any]) -> None:
@@ -106,9 +107,9 @@ class _Launch:
 
     def __call__(self, *tensors: torch.Tensor) -> None:
         if self._compiled is not None:
-            self._compiled(*tensors, *self._values)
+            self._compiled(*map(torch.Tensor.data_ptr, tensors), *self._values)
             return
-        compiled = self._kernel[self._grid](*tensors, **self._constants)
+        compiled = self._kernel[self._grid](*tensors, **self._constants, num_warps=_WARPS)
         self._compiled = None if compiled is None else compiled[self._grid]
 
 
@@ -139,18 +140,15 @@ class FusedSums(ListCopies):
         self._buffers: Optional = []
         self._copy: Tensors = []
         self._addresses = torch.empty(0)
-        # What the gradients and buffers of the last time were laid out like.
-        self._layouts: list[Any] = []
-        # Gradients and buffers laid out anew, whose memory must stay theirs until the kernel is launched.
-        self._held: tuple[Optional, Optional] = [], []
+        # Buffers laid out anew, whose memory must stay theirs until the kernel is launched.
+        self._held: Optional = []
         self.epoch(self.copy())  # compiles now; where it cannot, the caller takes another way
 
     def before(self, into: Before | None, gradients: Optional, buffers: Optional) -> Before:
         copy = [torch.empty_like(p) for p in self._parameters] if into is None else into[0]
         sums, addresses = self._sums(), self._table(buffers or self._none, copy)
-        gradients = self._alike(gradients)
-        self._held = gradients, self._held[1]
-        self._launch(self._sum_before, addresses, self._sent(_pointers(gradients)), self._places, sums)
+        _copy_or_zero(copy, gradients)
+        self._launch(self._sum_before, addresses, self._places, sums)
         return copy, sums, addresses
 
     def step(self, before: Before) -> torch.Tensor:
@@ -185,8 +183,7 @@ class FusedSums(ListCopies):
         weights = _pointers(self._parameters)
         if weights == self._weights and copy is self._copy and all(map(is_, buffers, self._buffers)):
             return self._addresses
-        alike = self._alike(buffers)
-        self._held = self._held[0], alike
+        alike = self._held = self._alike(buffers)
         table = self._sent([*weights, *_pointers(alike), *_pointers(copy)])
         if alike is buffers:
             self._weights, self._buffers, self._copy, self._addresses = weights, list(buffers), copy, table
@@ -200,12 +197,8 @@ class FusedSums(ListCopies):
 
     def _alike(self, tensors: Optional) -> Optional:
         """The tensors in the types and layouts of the parameters, as they nearly always are."""
-        layouts = _layouts(tensors)
-        if layouts in self._layouts:
-            return tensors
         pairs = list(zip(tensors, self._parameters, strict=True))
         if all(t is None or _same_layout(t, p) for t, p in pairs):
-            self._layouts = [*self._layouts[-1:], layouts]
             return tensors
         return [None if t is None else torch.empty_like(p).copy_(t) for t, p in pairs]
 
@@ -227,12 +220,15 @@ def _pointers(tensors: Sequence[torch.Tensor | None]) -> list[int]:
         return [0 if t is None else t.data_ptr() for t in tensors]
 
 
-def _layouts(tensors: Sequence[torch.Tensor | None]) -> list[Any]:
-    """What tells layouts and types apart, as quickly as it can be had."""
+def _copy_or_zero(to: list[torch.Tensor], tensors: Optional) -> None:
+    """Copy, whatever the layouts; what is no tensor counts as zeros."""
     try:
-        return [*map(torch.Tensor.stride, tensors), *map(_DTYPE, tensors)]  # type: ignore[arg-type]
+        torch._foreach_copy_(to, tensors)  # type: ignore[arg-type]
     except TypeError:
-        return [None if t is None else (t.stride(), t.dtype) for t in tensors]
+        torch._foreach_zero_(to)
+        given = [place for place, tensor in zip(to, tensors, strict=True) if tensor is not None]
+        if given:
+            torch._foreach_copy_(given, [tensor for tensor in tensors if tensor is not None])
 
 
 def _same_layout(tensor: torch.Tensor, parameter: torch.Tensor) -> bool:

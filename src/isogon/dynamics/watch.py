@@ -5,6 +5,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import compress, count, repeat
+from operator import is_
 from typing import Any
 
 import numpy as np
@@ -39,11 +41,14 @@ class Taken:
 
 @dataclass(frozen=True)
 class _Measured:
-    """A measured step or epoch whose numbers are still on the device; `number` is the attempt, or the epoch's step."""
+    """A measured step or epoch whose numbers are still on the device; `number` is the attempt, or the epoch's step.
+
+    `groups` are the parameter groups as they were then, by `held_group`.
+    """
 
     number: int
     epoch: int
-    groups: tuple[Settings, ...]
+    groups: Sequence[Mapping[str, Any]]
     table: torch.Tensor
     without_gradient: tuple[int, ...] = ()
     steps: int = 0
@@ -136,7 +141,8 @@ class Watch:
             if found.without_gradient:
                 table[np.ix_([1, 3, 4], list(found.without_gradient))] = np.nan
         of_epochs = flat[6 * len(steps) :].reshape(len(epochs), 3, len(self.names))
-        return _taken(steps, numbers, of_steps), _taken(epochs, [found.number for found in epochs], of_epochs)
+        of_ends = [found.number for found in epochs]
+        return self._taken(steps, numbers, of_steps), self._taken(epochs, of_ends, of_epochs)
 
     @torch.no_grad()
     def end_epoch(self) -> None:
@@ -145,7 +151,7 @@ class Watch:
         if self._epoch_start is None or not self.epoch_steps:
             return
         table = self._sums.epoch(self._epoch_start)
-        ended = _Measured(self.steps - 1, self.epoch, self._last_settings(), table, steps=self.epoch_steps)
+        ended = _Measured(self.steps - 1, self.epoch, self._last_groups, table, steps=self.epoch_steps)
         self._epochs_waiting.append(ended)
         self._in_epoch = False
         self.epoch += 1
@@ -222,7 +228,7 @@ class Watch:
         # Only heavy-ball buffers enter h; Muon has others of the same name.
         buffers = self._buffers.now() if self.kind == "sgd" else []
         self._before_step = self._sums.before(self._before_step, gradients, buffers)
-        self._without_gradient = tuple(i for i, g in enumerate(gradients) if g is None)
+        self._without_gradient = tuple(compress(count(), map(is_, gradients, repeat(None))))
         self._scale = getattr(self.optimizer, "grad_scale", None)
         self._measured_gradient = True
 
@@ -231,27 +237,22 @@ class Watch:
         table = self._sums.step(self._before_step)
         if self._scale is not None:
             unscale_(table, self._scale)
-        found = _Measured(self._attempts, self.epoch, self._last_settings(), table, self._without_gradient)
+        found = _Measured(self._attempts, self.epoch, self._last_groups, table, self._without_gradient)
         self._steps_waiting.append(found)
 
     def _keep_groups(self) -> None:
         """Keep the groups' settings: a scheduler may have gone on to the next step's when the loop ends the epoch."""
         self._last_groups = [held_group(group) for group in self.optimizer.param_groups]
 
-    def _last_settings(self) -> tuple[Settings, ...]:
-        """The settings of each parameter group at the last step."""
-        return tuple(group_settings(self.kind, group) for group in self._last_groups)
+    def _taken(self, measured: Sequence[_Measured], numbers: list[int], table: Floats) -> Taken:
+        return Taken(
+            step=numbers,
+            epoch=[found.epoch for found in measured],
+            steps=[found.steps for found in measured],
+            groups=[tuple(group_settings(self.kind, group).resolved() for group in found.groups) for found in measured],
+            table=table,
+        )
 
 
 def _parameter_count(optimizer: torch.optim.Optimizer) -> int:
     return sum(len(group["params"]) for group in optimizer.param_groups)
-
-
-def _taken(measured: Sequence[_Measured], numbers: list[int], table: Floats) -> Taken:
-    return Taken(
-        step=numbers,
-        epoch=[found.epoch for found in measured],
-        steps=[found.steps for found in measured],
-        groups=[tuple(settings.resolved() for settings in found.groups) for found in measured],
-        table=table,
-    )
