@@ -30,7 +30,7 @@ demo: setup ## A tour of a few minutes: find a weight decay on 1/8 of the data, 
 
 # A test that hangs ends with its name, not with the hours of whoever waits.
 test: setup lint types ## Everything CI checks: lint, format, types, tests, doctests
-	$(BIN)/python -m pytest -n 2 -m "not slow" --timeout 300
+	$(BIN)/python -m pytest -n 2 -m "not slow" --timeout 600
 
 test-slow: setup ## The tests too slow for CI
 	$(BIN)/python -m pytest -n 2 -m slow
