@@ -291,11 +291,15 @@ CASES: dict[str, tuple[Callable[..., Any], dict[str, Any], dict[str, str]]] = {
         {"joint": "0"},
     ),
     "bias of the keys": (lambda m, x: F.scaled_dot_product_attention(x, x + m.b, x), {"b": b}, {"joint": "0"}),
-    "bias of the queries": (lambda m, x: F.scaled_dot_product_attention(x + m.b, x, x), {"b": b}, {"joint": NOT}),
+    "bias of the queries": (
+        lambda m, x: F.scaled_dot_product_attention(x + m.b, x @ m.w, x),
+        {"b": b, "w": w},
+        {"joint": NOT, "b": NOT},
+    ),
     "positions added to the values, batch norm": (
         lambda m, x: F.batch_norm(F.scaled_dot_product_attention(x, x, x + m.p).mT, None, None, training=True),
         {"p": (4, 1)},
-        {"joint": NOT},
+        {"joint": "unknown"},  # attention that is the same everywhere would make the shift so
     ),
     "bias of the values, batch norm": (
         lambda m, x: F.batch_norm(F.scaled_dot_product_attention(x, x, x + m.b).mT, None, None, training=True),

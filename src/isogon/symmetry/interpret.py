@@ -95,6 +95,7 @@ class Walk:
         blank = self._blank(node, name)
         if blank is None:
             return None
+        blank = blank.with_(free=spec.kind == InputKind.PARAMETER)
         if spec.kind == InputKind.PARAMETER and name in self.names:
             row = self.names.index(name) + 1
             if node in self.live:

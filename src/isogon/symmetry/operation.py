@@ -59,33 +59,31 @@ class Operation(Site):
         zero = number is not None and (number == 0 or abs(number) >= st.INFINITE)
         return self.constant((), degree=np.inf if zero else 0.0, value=number, nonneg=(number or -1) > 0 or number == 0)
 
-    def settle(self, x: State, words: str = "", rows: Bools | None = None, averages: bool = False) -> State:
+    def settle(self, x: State, words: str = "", rows: Bools | None = None, over: int | None = None) -> State:
         """`x` for an operation that cannot carry a shift: shifted rows (those in `rows`) become not homogeneous.
 
-        `averages` says that the operation takes a mean over some dimension, which alone could have removed the shift.
+        `over` are dimensions over which the operation does remove a shift that is constant there. What then, or at all,
+        may be no shift makes the answer unknown.
         """
         rows = x.shifted if rows is None else rows & x.shifted
         if not rows.any():
             return x
+        # With or without the shift, what is not homogeneous besides stays so: no doubt then either.
+        certain = (np.isnan(x.degree) & (x.reason < st.UNKNOWN_BASE)).any(axis=1)
+        certain |= (x.sure if over is None else x.sure & over) != 0
         words = words or f"and {self.place} does not remove it"
+        doubt = f"and {self.place} may or may not remove it" if over else "and perhaps nothing of it is left"
         met = x.shift_reason.copy()
         for number in np.unique(x.shift_reason[rows]):
-            otherwise = self.book.get(int(number)).otherwise
-            here = x.shift_reason == number
-            # With or without the shift, what is not homogeneous besides stays so: no doubt then either.
-            certain = (np.isnan(x.degree) & (x.reason < st.UNKNOWN_BASE)).any(axis=1) if averages else here
-            for part, cause in (
-                (here & ~certain, number),
-                (here & certain, number if otherwise is None else otherwise),
-            ):
-                if part.any():
-                    met[part] = self.book.meet(int(cause), self.node, words)
+            for unknown, part, said in ((False, certain, words), (True, ~certain, doubt)):
+                here = rows & part & (x.shift_reason == number)
+                if here.any():
+                    met[here] = self.book.meet(int(number), self.node, said, unknown)
         return x.with_(
             degree=np.where(rows[:, None], np.nan, x.degree),
             reason=np.where(rows[:, None], st.worse(x.reason, met[:, None]), x.reason),
-            shift=np.where(rows, 0, x.shift),
             ray=np.where(rows, x.varies, x.ray),
-        )
+        ).unshifted(rows)
 
     def mix(self, x: State, verb: str = "sums over", groups: int = 1) -> State:
         """`x` where the tracked dimension is summed over or mixed otherwise, in `groups`: unequal channels break."""
@@ -154,11 +152,12 @@ class Operation(Site):
         offset = len(shape) - x.ndim
         if offset == 0:
             return x if x.shape == tuple(shape) else x.with_(shape=tuple(shape))
-        flag = x.shift & st.HAS_SHIFT
+        table = [1 << (i + offset) for i in range(x.ndim)]
         return x.with_(
             shape=tuple(shape),
             dim=x.dim + offset,
-            shift=((x.shift & ~st.HAS_SHIFT) << offset) & st.EVERY_DIM | flag,
+            shift=st.spread(x.shift, table),
+            sure=st.spread(x.sure, table),
             ray=(x.ray << offset) & st.EVERY_DIM,
             varies=x.varies << offset,
         )
@@ -171,8 +170,11 @@ class Operation(Site):
             b = self.flatten_runs(b)
         return a, b
 
-    def add(self, first: Any, second: Any, verb: str = "is added to") -> State:
-        """a + b: equal degrees stay, zeros do not count, and an unequal term of smaller extent becomes a shift."""
+    def add(self, first: Any, second: Any, verb: str = "is added to", opposed: bool = False) -> State:
+        """a + b: equal degrees stay, zeros do not count, and an unequal term of smaller extent becomes a shift.
+
+        Where the two are `opposed`, as in a − b, shifts of both that may be one may cancel.
+        """
         a, b = self.align(self.state(first), self.state(second))
         if a.is_zero:
             return b.plain()
@@ -187,11 +189,17 @@ class Operation(Site):
         unequal = np.isnan(degree) & ~broken
         varies = a.varies | b.varies
         both = a.broken & b.broken  # perhaps by one common factor
+        one, reason_of_both = self.one_shift(a, b), st.worse(a.shift_reason, b.shift_reason)
+        if opposed and one.any():
+            number = self.unsure("add", f"{self.place} subtracts tensors whose shifts may be the same")
+            reason_of_both = np.where(one, number, reason_of_both)
         out = a.plain().with_(
             degree=degree,
             reason=np.where(none_a, rb, np.where(none_b, ra, st.worse(ra, rb))),
             shift=a.shift | b.shift,
-            shift_reason=st.worse(a.shift_reason, b.shift_reason),
+            # Shifts of two parts may add up to one of the whole.
+            sure=st.both_sure(*(np.where(one, x.sure_of_parts, x.sure) for x in (a, b))),
+            shift_reason=reason_of_both,
             ray=np.where(np.isnan(degree).any(axis=1), np.where(both, factor_dims(a) | factor_dims(b), varies), 0),
             varies=varies,
             dim=dim,
@@ -210,11 +218,13 @@ class Operation(Site):
             return st.merge_runs(out.with_(reason=reason))
         cause = st.worst(np.where(np.isnan(degree), reason, st.NO_REASON))
         held = trouble[:, None]
+        flag = np.where(unequal.all(axis=1), st.HAS_SHIFT, 0)  # else but some channels are shifted
         return st.merge_runs(
             out.with_(
                 degree=np.where(held, da if main is a else db, degree),
                 reason=np.where(held, ra if main is a else rb, reason),
                 shift=np.where(trouble, main.shift | st.HAS_SHIFT | other.varies, out.shift),
+                sure=np.where(trouble, st.both_sure(main.sure, flag | other.surely_varies), out.sure),
                 shift_reason=np.where(trouble, st.worse(main.shift_reason, cause), out.shift_reason),
                 ray=np.where(trouble, np.where(main.broken, factor_dims(main), 0), out.ray),
             )
@@ -252,12 +262,21 @@ class Operation(Site):
     def join(self, first: Any, second: Any, verb: str) -> State:
         """A comparison of two tensors element by element, or a choice by it: the degrees must be equal."""
         a, b = self.align(self.state(first), self.state(second))
-        alike = a.shifted & b.shifted & (a.shift_reason == b.shift_reason)
+        alike = self.one_shift(a, b)
         full = st.nontrivial(a.shape)
         out = self.add(self.settle(a).with_(varies=full), self.settle(b).with_(varies=full), verb)
         return out.with_(
             reason=self.in_doubt(out, alike, f"{self.place} sees {{0}}, both sides of which may have one shift")
         )
+
+    def one_shift(self, a: State, b: State) -> Bools:
+        """Rows in which both carry a shift that hangs on the same parameter: the two may be one, and cancel in a sum.
+
+        Not so for all parameters together (row 0) where no parameter alone raises the question: there the two are
+        biases of their own.
+        """
+        both = a.shifted & b.shifted
+        return both if both[1:].any() else np.zeros_like(both)
 
     def sign(self, x: State) -> State:
         """What depends on the sign of each element alone: any degree → 0."""
@@ -294,17 +313,19 @@ class Operation(Site):
         a, b = self.align(self.state(first), self.state(second))
         a, b = self.picked(a) if may_mask(b) else a, self.picked(b) if may_mask(a) else b
         both = a.shifted & b.shifted
-        a, b = self.settle(a, rows=both), b.with_(shift=np.where(both, 0, b.shift))
+        a, b = self.settle(a, rows=both), b.unshifted(both)
         da, ra, db, rb, dim, sizes = st.common_runs(a, b, a.dim, b.dim)
         zero = np.isposinf(da) | np.isposinf(db)
         with np.errstate(invalid="ignore"):
             degree = np.where(zero, np.inf, da + db)
+        sure = np.where(a.shifted, _sure_times(a, b), 0) | np.where(b.shifted, _sure_times(b, a), 0)
         shift = np.where(a.shifted, a.shift | b.varies, 0) | np.where(b.shifted, b.shift | a.varies, 0)
         return st.merge_runs(
             a.plain().with_(
                 degree=degree,
                 reason=np.where(np.isnan(degree), st.worse(ra, rb), st.NO_REASON),
                 shift=np.where(a.vanishing | b.vanishing, 0, shift),
+                sure=np.where(a.vanishing | b.vanishing, 0, sure),
                 shift_reason=st.worse(a.shift_reason, b.shift_reason),
                 ray=factor_dims(a) | factor_dims(b),
                 varies=a.varies | b.varies,
@@ -340,7 +361,7 @@ class Operation(Site):
         over = st.mask_of(dims, x.ndim) if dims else (1 << x.ndim) - 1
         source = x
         if how == "extreme":
-            x = self.settle(x, rows=(x.shift & over) != 0, averages=True)
+            x = self.settle(x, rows=(x.shift & over) != 0, over=over)
         if x.runs > 1 and over >> x.dim & 1:
             x = self.mix(x, "reduces over")
         table, position, shape = [], 0, []
@@ -355,6 +376,7 @@ class Operation(Site):
             shape=tuple(shape),
             dim=dim,
             shift=st.spread(x.shift, table),
+            sure=st.spread_surely(x.sure, table, shape),
             varies=int(st.spread(np.array([x.varies]), table)[0]),
             centre=None if how == "sum" else (source, over, how),
             floating=self.floating,
@@ -365,7 +387,7 @@ class Operation(Site):
     def deviation(self, x: State, dims: Sequence[int] | None, keepdim: bool, power: int = 2) -> State:
         """Variance (`power` 2) or standard deviation (1) over `dims`: blind to a shift that is constant over them."""
         over = st.mask_of(dims, x.ndim) if dims else (1 << x.ndim) - 1
-        x = self.settle(x, rows=(x.shift & over) != 0)
+        x = self.settle(x, rows=(x.shift & over) != 0, over=over)
         x = x.with_(shift=np.zeros_like(x.shift))
         return self.power(self.reduce(x, dims, keepdim), power).plain().with_(nonneg=True)
 
@@ -386,7 +408,7 @@ class Operation(Site):
             x = self.mix(x, "normalises together", groups if several else 1).with_(ray=ray)
         stays = (x.shift & over) != 0 if centred else x.shifted
         kept = x.shift
-        x = self.settle(x, f"and {name} does not remove it", stays, averages=True)
+        x = self.settle(x, rows=stays, over=over if centred else None)
         x = x.with_(shift=np.zeros_like(x.shift))
         reason = self.in_doubt(
             x, x.broken & ~stays & ((x.ray & over) == 0), f"{name} may or may not divide {{0}} by what makes it so"
@@ -409,10 +431,11 @@ class Operation(Site):
     def move(self, x: State, shape: Sequence[int], table: Sequence[int], run: Callable[[Any], Any]) -> State:
         """`x` with its elements rearranged: dimension i goes to dimensions `table[i]`; `run` does it to a tensor."""
         if math.prod(shape) < math.prod(x.shape):
-            x = self.picked(x)
+            x = self.picked(x).with_(shift=x.shift, sure=x.sure_of_parts)
         out = x.plain().with_(
             shape=tuple(shape),
             shift=st.spread(x.shift, table),
+            sure=st.spread_surely(x.sure, table, shape),
             ray=st.spread(x.ray, table),
             varies=int(st.spread(np.array([x.varies]), table)[0]) & st.nontrivial(shape),
             nonneg=x.nonneg,
@@ -427,3 +450,9 @@ class Operation(Site):
             return out.with_(degree=flat.degree, reason=flat.reason, dim=0, sizes=())
         dim, labels = found
         return st.from_channels(out, x.degree[:, labels], x.reason[:, labels], dim)
+
+
+def _sure_times(x: State, factor: State) -> Ints:
+    """What is certain of the shift of `x` after it is multiplied by `factor`."""
+    kept = x.sure_of_parts if may_mask(factor) else x.sure
+    return np.where(kept != 0, kept | factor.surely_varies, 0)

@@ -31,7 +31,6 @@ class Reason:
     unknown: bool
     operands: tuple[State, ...] = ()
     met: str = ""  # for a shift: the operation that could not carry it
-    otherwise: int | None = None  # for a doubt that only an average can raise: the reason to give anywhere else
     in_parts: bool = False  # of a choice between elements: those of some part may all be of one degree
 
     def sentence(self, source: int) -> str:
@@ -64,7 +63,7 @@ class Book:
     notes: list[str] = field(default_factory=list)
     averaged: dict[str, State] = field(default_factory=dict)  # module → what its running statistics are taken of
     running: list[int] = field(default_factory=list)  # reasons about normalisations that use running statistics
-    _met: dict[tuple[int, str], int] = field(default_factory=dict)
+    _met: dict[tuple[int, str, bool], int] = field(default_factory=dict)
     _in_parts: dict[int, int] = field(default_factory=dict)
 
     def add(self, reason: Reason) -> int:
@@ -74,12 +73,13 @@ class Book:
     def get(self, number: int) -> Reason:
         return self.reasons[number % st.UNKNOWN_BASE]
 
-    def meet(self, number: int, node: str, words: str) -> int:
-        """The reason for a shift, now that an operation could not carry it."""
-        key = (number, node)
+    def meet(self, number: int, node: str, words: str, unknown: bool) -> int:
+        """The reason for a shift, now that an operation could not carry it, or may not be able to."""
+        key = (number, node, unknown)
         if key not in self._met:
             old = self.get(number)
-            self._met[key] = number if old.met else self.add(replace(old, met=words))
+            same = old.met and (old.unknown or not unknown)
+            self._met[key] = number if same else self.add(replace(old, met=words, unknown=old.unknown or unknown))
         return self._met[key]
 
     def in_parts(self, number: int) -> int:
@@ -115,12 +115,9 @@ class Site:
         """Number of a new reason for "not homogeneous"."""
         return self.book.add(Reason(kind, self.node, self.name, self.module, text, cure, False, operands))
 
-    def unsure(
-        self, kind: str, text: str, *operands: State, cure: str = RULE_CURE, otherwise: int | None = None
-    ) -> int:
-        """Number of a new reason for "unknown"; see `Reason.otherwise`."""
-        reason = Reason(kind, self.node, self.name, self.module, text, cure, True, operands, otherwise=otherwise)
-        return self.book.add(reason)
+    def unsure(self, kind: str, text: str, *operands: State, cure: str = RULE_CURE) -> int:
+        """Number of a new reason for "unknown"."""
+        return self.book.add(Reason(kind, self.node, self.name, self.module, text, cure, True, operands))
 
     def assume_small(self, eps: float) -> None:
         """Note that a small positive constant counts as zero."""

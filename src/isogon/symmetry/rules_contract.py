@@ -30,7 +30,7 @@ def contract(
         b = b if lb[b.dim] in out else op.mix(b)
         b = op.flatten_runs(b) if a.runs > 1 else b
     both = a.shifted & b.shifted
-    a, b = op.settle(a, rows=both), b.with_(shift=np.where(both, 0, b.shift))
+    a, b = op.settle(a, rows=both), b.unshifted(both)
     da, ra, db, rb, _, sizes = st.common_runs(a, b, 0, 0)
     tracked = la[a.dim] if a.runs > 1 else lb[b.dim] if b.runs > 1 else None
     zero = np.isposinf(da) | np.isposinf(db)
@@ -38,7 +38,8 @@ def contract(
         degree = np.where(zero, np.inf, da + db)
     full_a, full_b = (_relabel(np.asarray(x.varies), labels, out) for x, labels in ((a, la), (b, lb)))
     varies = int((full_a | full_b) & st.nontrivial(shape))
-    shift = _shift(a, la, b, lb, out, full_b) | _shift(b, lb, a, la, out, full_a)
+    (shift_a, sure_a), (shift_b, sure_b) = _shift(a, la, b, lb, out, full_b), _shift(b, lb, a, la, out, full_a)
+    none = a.vanishing | b.vanishing
     ray_a, ray_b = np.where(a.broken, a.ray, 0), np.where(b.broken, b.ray, 0)
     summed_a = st.mask_of([i for i, x in enumerate(la) if x not in out or x in blurred], len(la))
     summed_b = st.mask_of([i for i, x in enumerate(lb) if x not in out or x in blurred], len(lb))
@@ -48,7 +49,8 @@ def contract(
     result = op.constant(shape, varies=varies).with_(
         degree=degree,
         reason=np.where(np.isnan(degree), st.worse(ra, rb), st.NO_REASON),
-        shift=np.where(a.vanishing | b.vanishing, 0, shift),
+        shift=np.where(none, 0, shift_a | shift_b),
+        sure=np.where(none, 0, sure_a | sure_b) & (st.nontrivial(shape) | st.HAS_SHIFT),
         shift_reason=st.worse(a.shift_reason, b.shift_reason),
         ray=ray,
         sizes=sizes,
@@ -66,17 +68,21 @@ def contract(
     )
 
 
-def _shift(x: State, lx: Labels, by: State, lb: Labels, out: Labels, varies: Any) -> Any:
-    """The shift of `x` after it is multiplied by `by` and summed: it may vary as `by` does, too.
+def _shift(x: State, lx: Labels, by: State, lb: Labels, out: Labels, varies: Ints) -> tuple[Ints, Ints]:
+    """The shift of `x` after it is multiplied by `by`, as which it may vary, and summed; and what is sure of it.
 
-    Weights that sum to 1 over the summed index leave a shift that is constant along that index as it is.
+    Weights that sum to 1 over the summed index leave a shift that is constant along that index as it is. Those that no
+    parameter changes may have been made to remove it, as differences of neighbours do.
     """
     summed = [label for label in lb if label not in out]
     kept = np.zeros_like(x.shifted)
     if by.stochastic and summed == [lb[by.stochastic.bit_length() - 1]] and summed[0] in lx:
         kept = (x.shift >> list(lx).index(summed[0]) & 1) == 0
-    moved = _relabel(x.shift, lx, out)
-    return np.where(x.shifted, np.where(kept, moved, moved | varies), 0)
+    moved, sure = _relabel(x.shift, lx, out), _relabel(x.sure, lx, out)
+    shift = np.where(x.shifted, np.where(kept, moved, moved | varies), 0)
+    if by.free or not by.fixed.all():
+        return shift, np.where(kept | (sure == 0), sure, sure | varies)
+    return shift, np.where(kept, sure, 0)
 
 
 def _with_bias(op: Operation, x: State, bias: State | None, dim: int) -> State:
@@ -85,7 +91,7 @@ def _with_bias(op: Operation, x: State, bias: State | None, dim: int) -> State:
         return x
     shape = tuple(n if i == dim % x.ndim else 1 for i, n in enumerate(x.shape))
     placed = op.move(bias, shape, [st.nontrivial(shape)], lambda labels: labels.view(shape))
-    return op.add(x, placed.with_(label=bias.label)).with_(nonneg=False)
+    return op.add(x, placed.with_(label=bias.label, free=bias.free)).with_(nonneg=False)
 
 
 @register_rule("aten.linear")
@@ -224,7 +230,9 @@ def convolution(
     )
     if _borders(padding) or turned:
         along = st.mask_of(range(channel + 1, x.ndim), x.ndim)
-        out = out.with_(shift=np.where(out.shifted, out.shift | along, 0))
+        # Near the border fewer weights meet the shift; a part that is cut out of the middle does not see that.
+        sure = np.where(out.sure != 0, out.sure & st.EVERY_DIM | along & st.nontrivial(op.shape), 0)
+        out = out.shifted_along(along).with_(shift=out.shift | np.where(out.shifted, along, 0), sure=sure)
     return _with_bias(op, out.with_(varies=st.nontrivial(op.shape)), bias, channel)
 
 
@@ -271,5 +279,7 @@ def cosine_similarity(op: Operation, x1: State, x2: State, dim: int = 1, eps: fl
 
 @register_rule("aten.cdist")
 def pairwise_distance(op: Operation, x1: State, x2: State, p: float = 2, *_: Any) -> State:
+    if op.one_shift(x1, x2).any():
+        return op.unknown(x1, x2, why=f"{op.place} compares tensors that may have one shift")
     both = op.join(op.scalar(op.mix(x1)), op.scalar(op.mix(x2)), "is compared with")
     return op.lift(both, op.shape).with_(varies=st.nontrivial(op.shape), nonneg=True)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from isogon.symmetry import state as st
 from isogon.symmetry.operation import Operation
 from isogon.symmetry.rules import aten, register_rule
@@ -74,5 +72,5 @@ def dropout(op: Operation, input: State, p: float, train: bool = True) -> Any:
         return op.zeros()
     mask = 3 if op.short == "feature_dropout" else st.nontrivial(input.shape)
     x = input.plain()
-    x = x.with_(shift=np.where(x.shifted, x.shift | mask, 0), varies=x.varies | mask & st.nontrivial(x.shape))
+    x = x.shifted_along(mask).with_(varies=x.varies | mask & st.nontrivial(x.shape))
     return x if op.short != "native_dropout" else [x, op.constant(input.shape)]

@@ -21,7 +21,7 @@ def _affine(op: Operation, x: State, weight: State | None, bias: State | None, d
     for parameter, apply in ((weight, op.multiply), (bias, op.add)):
         if parameter is not None:
             placed = op.move(parameter, shape, table, lambda labels: labels.view(shape))
-            x = apply(x, placed.with_(label=parameter.label))
+            x = apply(x, placed.with_(label=parameter.label, free=parameter.free))
     return x.with_(nonneg=False)
 
 
@@ -49,7 +49,7 @@ def _given_statistics(
     if mean.fixed.all() and variance.fixed.all():
         # Buffers are what training left, so that a mean of zero in a fresh model is no constant to rely on.
         label = f"{op.module}.running_mean" if op.module else "running_mean"
-        moved = op.add(x, op.constant(shape, label=label))
+        moved = op.add(x, op.constant(shape, label=label, free=True))
         if not x.fixed.all():
             number = op.broken(
                 "eval",

@@ -46,7 +46,7 @@ def add(op: Operation, self: Any, other: Any, *, alpha: float = 1) -> State:
         for x, c in ((a, b), (b, a)):
             if _small_counts_as_zero(op, x, c.value):
                 return op.lift(_drop_eps(op, x, c.value or 0.0), op.shape)
-    return op.add(a, b).with_(nonneg=a.nonneg and b.nonneg and alpha >= 0)
+    return op.add(a, b, opposed=alpha < 0).with_(nonneg=a.nonneg and b.nonneg and alpha >= 0)
 
 
 @register_rule("aten.sub", "aten.subtract")
@@ -56,29 +56,16 @@ def subtract(op: Operation, self: Any, other: Any, *, alpha: float = 1) -> State
         return op.zeros()
     if alpha == 1 and (variance := _written_out_variance(op, a, b)) is not None:
         return variance
-    own_centre = b.centre is not None and b.centre[0] is a
-    if alpha == 1 and b.centre is not None and own_centre:
+    if alpha == 1 and b.centre is not None and b.centre[0] is a:
         over = b.centre[1]
         reduced = tuple(1 if over >> i & 1 else n for i, n in enumerate(a.shape))
         if tuple(b.shape) in (reduced, reduced[a.ndim - b.ndim :]) and set(reduced[: a.ndim - b.ndim]) <= {1}:
             # The mean of x moves with every shift that is constant over the mean's dimensions, so x − mean(x) does not.
-            gone = (a.shift & over) == 0
-            a, b = a.with_(shift=np.where(gone, 0, a.shift)), b.with_(shift=np.where(gone, 0, b.shift))
-    out = op.add(a, b, "is subtracted from").with_(nonneg=False)
-    return out if own_centre else _perhaps_cancelled(op, a, b, out)
-
-
-def _perhaps_cancelled(op: Operation, a: State, b: State, out: State) -> State:
-    """a − b where both carry a shift that hangs on the same parameter: the two may be one (max − min, log y − log Σy).
-
-    Not so for x − mean(x), whose shifts are followed exactly, nor for all parameters together (row 0) where no
-    parameter alone raises the question: there the two are biases of their own.
-    """
-    both = a.shifted & b.shifted & out.shifted
-    if not both[1:].any():
-        return out
-    number = op.unsure("add", f"{op.place} subtracts tensors whose shifts may be the same")
-    return out.with_(shift_reason=np.where(both, number, out.shift_reason))
+            # Any other is still there if it varies where the mean does not, and that of the mean is a part of it.
+            stays = np.where((a.sure & over) != 0, a.sure & st.EVERY_DIM, 0)
+            a = a.with_(shift=np.where((a.shift & over) == 0, 0, a.shift), sure=stays)
+            b = b.unshifted(b.shifted)
+    return op.add(a, b, "is subtracted from", opposed=alpha > 0).with_(nonneg=False)
 
 
 def _written_out_variance(op: Operation, a: State, b: State) -> State | None:
@@ -94,7 +81,7 @@ def _written_out_variance(op: Operation, a: State, b: State) -> State | None:
 
 @register_rule("aten.rsub")
 def reverse_subtract(op: Operation, self: Any, other: Any, alpha: float = 1) -> State:
-    return op.add(other, self, "is subtracted from").with_(nonneg=False)
+    return op.add(other, self, "is subtracted from", opposed=alpha > 0).with_(nonneg=False)
 
 
 @register_rule("aten.mul", "aten.multiply")
@@ -282,7 +269,8 @@ def masked_fill(op: Operation, self: State, mask: State, value: Any) -> State:
 def logarithm(op: Operation, self: State) -> State:
     """log(c^d · A) = log A + d · log c: degree 0 with a shift, which a softmax or a mean removes."""
     x = op.settle(self)
-    moving = (np.isfinite(x.degree) & (np.abs(x.degree) > TOLERANCE)).any(axis=1)
+    moves = np.isfinite(x.degree) & (np.abs(x.degree) > TOLERANCE)
+    moving, everywhere = moves.any(axis=1), moves.all(axis=1)
     number = op.broken("activation", f"{op.place} turns {{0}} into a shift", x) if moving.any() else st.NO_REASON
     along = 1 << x.dim if x.runs > 1 else 0
     reason = op.in_doubt(x, x.broken & (x.ray != x.varies), f"{op.place} may turn {{0}} into a shift")
@@ -291,6 +279,7 @@ def logarithm(op: Operation, self: State) -> State:
             degree=np.where(np.isnan(x.degree), np.nan, 0.0),
             reason=reason,
             shift=np.where(moving, st.HAS_SHIFT | along, 0),
+            sure=np.where(moving, np.where(everywhere, st.HAS_SHIFT, 0) | np.where(x.uneven, along, 0), 0),
             shift_reason=np.where(moving, number, st.NO_REASON),
             nonneg=False,
         )

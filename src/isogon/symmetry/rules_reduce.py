@@ -111,10 +111,13 @@ def running_sum(op: Operation, self: State, dim: int, **_: Any) -> State:
     x = self if op.short == "cumsum" else op.require_zero(self)
     x = op.mix(x, "sums along") if x.runs > 1 and x.dim == dim % x.ndim else x
     along = 1 << dim % x.ndim if x.ndim else 0
-    return x.plain().with_(
-        shift=np.where(x.shifted, x.shift | along, 0),
-        varies=x.varies | along & st.nontrivial(x.shape),
-        ray=np.where((x.ray & along) != 0, x.varies | along, x.ray),
+    return (
+        x.plain()
+        .with_(
+            varies=x.varies | along & st.nontrivial(x.shape),
+            ray=np.where((x.ray & along) != 0, x.varies | along, x.ray),
+        )
+        .shifted_along(along)
     )
 
 
@@ -134,7 +137,7 @@ def softmax_over(op: Operation, x: State, dim: int, what: str = "") -> State:
     if x.shape[dim] == 1:
         return op.constant(x.shape, nonneg=True, value=1.0)
     along = 1 << dim
-    x = x.with_(shift=np.where((x.shift & along) == 0, 0, x.shift))
+    x = op.settle(x.unshifted((x.shift & along) == 0), over=along)
     out = op.require_zero(x, what, SOFTMAX_CURE, nonneg=True)
     if out.runs > 1 and out.dim == dim:
         out = op.mix(out, "takes the softmax over")
@@ -155,7 +158,13 @@ def log_softmax(op: Operation, self: State, dim: int, *_: Any, **__: Any) -> Sta
 
 @register_rule("aten.logsumexp")
 def log_sum_exp(op: Operation, self: State, dim: Any, keepdim: bool = False) -> State:
-    return op.reduce(op.require_zero(self), _dims(dim), keepdim)
+    """0 → 0; a shift that is constant over the dimensions passes, as it does for an extreme."""
+    dims = _dims(dim)
+    over = st.mask_of(dims, self.ndim) if dims else (1 << self.ndim) - 1
+    passes = (self.shift & over) == 0
+    x = op.require_zero(op.settle(self, rows=~passes, over=over).unshifted(passes))
+    x = x.with_(shift=np.where(passes, self.shift, 0), sure=np.where(passes, self.sure, 0))
+    return op.reduce(x, dims, keepdim, "extreme").with_(centre=(self, over, "extreme"))
 
 
 @register_rule("aten.sort", "aten.topk", "aten.msort")
@@ -172,7 +181,7 @@ def ordered(op: Operation, self: State, *args: Any, **named: Any) -> Any:
 def _along(op: Operation, x: State, dim: int) -> State:
     """`x` for a comparison of the elements along `dim`, which a shift that is constant there does not change."""
     dim %= max(x.ndim, 1)
-    x = op.settle(x, rows=(x.shift >> dim & 1) != 0)
+    x = op.settle(x, rows=(x.shift >> dim & 1) != 0, over=1 << dim)
     return op.mix(x, "compares") if x.runs > 1 and x.dim == dim else x
 
 
@@ -194,12 +203,13 @@ def _windowed(op: Operation, x: State, spatial: int, *, extreme: bool, padded: b
     if x.runs > 1 and window >> x.dim & 1:
         x = op.flatten_runs(x)
     if extreme:
-        x = op.settle(x, rows=(x.shift & window) != 0)
-    shift = np.where(x.shifted, x.shift | window, 0) if padded else x.shift
+        x = op.settle(x, rows=(x.shift & window) != 0, over=window)
+    x = x.shifted_along(window) if padded else x
     wide = np.where((x.ray & window) != 0, st.nontrivial(op.shape), x.ray)
     return x.plain().with_(
         shape=op.shapes[0],
-        shift=shift,
+        shift=x.shift,
+        sure=x.sure & (st.nontrivial(op.shapes[0]) | st.HAS_SHIFT),
         ray=wide,
         varies=(x.varies | (window if padded else 0)) & st.nontrivial(op.shapes[0]),
         floating=op.floating,
@@ -298,7 +308,7 @@ def cross_entropy(op: Operation, self: State, target: State, weight: State | Non
 
 @register_rule("aten.mse_loss", "aten.l1_loss")
 def distance(op: Operation, self: State, target: State, *_: Any, **__: Any) -> State:
-    gap = op.settle(op.add(self, target, "is compared with"))
+    gap = op.settle(op.add(self, target, "is compared with", opposed=True))
     return _averaged(op, op.power(gap, 2 if op.short == "mse_loss" else 1)).with_(nonneg=True)
 
 

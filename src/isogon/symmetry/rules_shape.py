@@ -42,7 +42,7 @@ def reshape_table(before: Sequence[int], after: Sequence[int]) -> list[int]:
 
 def reshaped(op: Operation, x: State, shape: tuple[int, ...]) -> State:
     out = op.move(x, shape, reshape_table(x.shape, shape), lambda labels: labels.reshape(shape))
-    return out.with_(label=x.label, centre=x.centre)
+    return out.with_(label=x.label, free=x.free, centre=x.centre)
 
 
 @register_rule(*aten("view reshape _unsafe_view flatten unflatten squeeze unsqueeze view_as reshape_as ravel"))
@@ -71,7 +71,7 @@ def _permuted(op: Operation, x: State, order: Sequence[int]) -> State:
     order = [d % x.ndim for d in order]
     table = [1 << order.index(i) for i in range(x.ndim)]
     out = op.move(x, [x.shape[d] for d in order], table, lambda labels: labels.permute(order))
-    return out.with_(label=x.label)
+    return out.with_(label=x.label, free=x.free)
 
 
 @register_rule("aten.permute")
@@ -144,9 +144,8 @@ def slice_(op: Operation, self: State, *_: Any, **__: Any) -> State:
 
 @register_rule("aten.tril", "aten.triu")
 def triangle(op: Operation, self: State, diagonal: int = 0) -> State:
-    x = op.picked(self).with_(varies=self.varies | st.nontrivial(self.shape))
-    last_two = 3 << (x.ndim - 2)
-    return x.plain().with_(shift=np.where(x.shifted, x.shift | last_two, 0))
+    x = op.picked(self).with_(shift=self.shift, sure=self.sure_of_parts)
+    return x.plain().shifted_along(3 << (x.ndim - 2)).with_(varies=x.varies | st.nontrivial(x.shape))
 
 
 @register_rule(
@@ -188,19 +187,18 @@ def concatenate(op: Operation, tensors: Sequence[State], dim: int) -> State:
     for x in parts:
         sizes += x.sizes if x.runs > 1 else (x.shape[dim],)
     shift, why, ray, varies = parts[0].shift, parts[0].shift_reason, parts[0].ray, 0
+    sure, alike = parts[0].sure, np.ones_like(parts[0].shifted)
+    some, every = np.zeros_like(alike), np.ones_like(alike)
     common = np.ones_like(parts[0].shifted)  # rows in which all parts are broken, perhaps by one factor, or zero
     for x in parts:
         shift, why, ray = shift | x.shift, st.worse(why, x.shift_reason), ray | x.ray
         varies |= x.varies
         common &= x.broken | x.vanishing
+        sure, alike = sure | x.sure, alike & (x.sure == parts[0].sure)
+        some, every = some | (x.sure != 0), every & x.shifted
     along = 1 << dim
-    first = parts[0].shift_reason
-    alike = np.logical_and.reduce([x.shifted & (x.shift_reason == first) for x in parts])
-    if len(parts) > 1 and alike.any():
-        text = f"{op.place} joins tensors that may have one shift in common"
-        for cause in np.unique(why[alike]):
-            number = op.unsure("add", text, otherwise=int(cause))
-            why = np.where(alike & (why == cause), number, why)
+    # Shifts of all parts may be one; what only some have varies from one part to the next.
+    sure = np.where(alike, sure, sure & st.EVERY_DIM | np.where(some & ~every, along, 0))
     return st.merge_runs(
         parts[0]
         .plain()
@@ -209,6 +207,7 @@ def concatenate(op: Operation, tensors: Sequence[State], dim: int) -> State:
             degree=np.concatenate([x.degree for x in parts], axis=1),
             reason=np.concatenate([x.reason for x in parts], axis=1),
             shift=np.where(shift != 0, shift | along, 0),
+            sure=sure,
             shift_reason=why,
             ray=np.where(common, ray, ray | along),
             varies=varies | along,
@@ -254,8 +253,8 @@ def pad(op: Operation, self: State, pad: Sequence[int], mode: str = "constant", 
         self = op.flatten_runs(self)
     x = self.plain().with_(shape=op.shape, varies=full & st.nontrivial(op.shape))
     if mode != "constant":
-        return x.with_(shift=np.where((x.shift & padded) != 0, x.shift | padded, x.shift))
-    x = x.with_(shift=np.where(x.shifted, x.shift | padded, 0), nonneg=x.nonneg and filling.nonneg)
+        return x.with_(shift=np.where((x.shift & padded) != 0, x.shift | padded, x.shift), sure=x.sure)
+    x = x.shifted_along(padded).with_(nonneg=x.nonneg and filling.nonneg)
     return x if filling.is_zero else op.choice(x, filling, "pads")
 
 
@@ -266,6 +265,7 @@ def _indexed(op: Operation, x: State, indices: Sequence[Any]) -> State:
     out = out.with_(
         shape=op.shape,
         shift=np.where(out.shifted, out.shift | full, 0),
+        sure=out.sure & st.HAS_SHIFT,
         ray=np.where(out.broken, full, 0),
         varies=full,
         floating=op.floating,

@@ -10,7 +10,9 @@ as runs of `sizes` channels. Infinity stands for a tensor that is zero at every 
 homogeneous or unknown, with the number of the reason in `reason`. Two sets of dimensions, as bit masks, do the rest:
 
 - `shift`: B(c) varies along these dimensions at most, so that a normalisation over the others removes it whatever it is
-  (a bias before batch norm). Most operations turn a shift into "not homogeneous".
+  (a bias before batch norm). Most operations turn a shift into "not homogeneous". `sure` is what is certain of it: the
+  dimensions along which it does vary, and the flag `HAS_SHIFT` where that, and that there is a shift at all, holds for
+  every part of the tensor. Without certainty, what a shift breaks is unknown.
 - `ray`: where `degree` is NaN, T may be g(c) ⊙ A + B(c) with a g that varies along these dimensions at most. A
   normalisation over the others might remove g, so that "not homogeneous" is no longer certain after it.
 """
@@ -68,6 +70,22 @@ def spread(masks: Ints, table: Sequence[int]) -> Ints:
     return out
 
 
+def spread_surely(masks: Ints, table: Sequence[int], shape: Sequence[int]) -> Ints:
+    """`spread` for what is certain, in a tensor of this shape: a dimension that goes into several is lost.
+
+    >>> spread_surely(np.array([0b01, 0b10]), [0b110, 0b1], (2, 2, 2)).tolist()
+    [0, 1]
+    """
+    single = [target if target.bit_count() == 1 else 0 for target in table]
+    return spread(masks, single) & (nontrivial(shape) | HAS_SHIFT)
+
+
+def both_sure(a: Ints, b: Ints) -> Ints:
+    """What is certain of the sum of two shifts; the flag stays where both have it, or one of them is none."""
+    flag = np.where((a == 0) | (b == 0), a | b, a & b) & HAS_SHIFT
+    return (a | b) & EVERY_DIM | flag
+
+
 def worse(a: Ints, b: Ints) -> Ints:
     """The reason to report where two meet: an unknown first, else the earlier one."""
     high, low = np.maximum(a, b), np.minimum(a, b)
@@ -90,6 +108,7 @@ class State:
     degree: Floats  # (sources, runs)
     reason: Ints  # (sources, runs)
     shift: Ints  # (sources,)
+    sure: Ints  # (sources,)
     shift_reason: Ints  # (sources,)
     ray: Ints  # (sources,)
     varies: int  # dimensions along which the tensor varies at most, at any scale
@@ -98,6 +117,7 @@ class State:
     nonneg: bool = False
     value: float | None = None  # the one number it holds everywhere, when that is known
     label: str = ""  # the parameter's or buffer's name, where the tensor is one
+    free: bool = False  # it holds what training left, which no plan made equal or zero
     centre: tuple[State, int, str] | None = (
         None  # it is the "mean" or an "extreme" of that tensor over these dimensions
     )
@@ -150,11 +170,32 @@ class State:
         return np.asarray((high > low) | (nan.any(axis=1) & finite.any(axis=1)))
 
     def with_(self, **changes: Any) -> State:
+        """The same with other values; of another `shift` nothing is certain unless `sure` says so."""
+        if "shift" in changes:
+            changes.setdefault("sure", np.zeros_like(self.sure))
         return replace(self, **changes)
+
+    def unshifted(self, rows: Bools) -> State:
+        """The same without a shift in these rows."""
+        return replace(self, shift=np.where(rows, 0, self.shift), sure=np.where(rows, 0, self.sure))
+
+    def shifted_along(self, dims: int) -> State:
+        """The same with shifts that may vary along these dimensions, too."""
+        return replace(self, shift=np.where(self.shifted, self.shift | dims, 0))
+
+    @property
+    def sure_of_parts(self) -> Ints:
+        """What is certain of the shift of a part of the tensor."""
+        return np.where((self.sure & HAS_SHIFT) != 0, self.sure, 0)
+
+    @property
+    def surely_varies(self) -> int:
+        """Dimensions along which it certainly varies."""
+        return self.varies if self.free else 0
 
     def plain(self) -> State:
         """The same degrees without what only this very tensor has: its name, its value, whose mean it is, its sum."""
-        return replace(self, label="", value=None, centre=None, square_of=None, stochastic=0)
+        return replace(self, label="", free=False, value=None, centre=None, square_of=None, stochastic=0)
 
 
 def constant(shape: Sequence[int], sources: int, *, degree: float = 0.0, **facts: Any) -> State:
@@ -165,6 +206,7 @@ def constant(shape: Sequence[int], sources: int, *, degree: float = 0.0, **facts
         degree=np.full((sources, 1), degree),
         reason=none[:, None],
         shift=np.zeros(sources, np.int64),
+        sure=np.zeros(sources, np.int64),
         shift_reason=none,
         ray=np.zeros(sources, np.int64),
         varies=facts.pop("varies", nontrivial(shape)),
