@@ -190,7 +190,7 @@ class Operation(Site):
         varies = a.varies | b.varies
         both = a.broken & b.broken  # perhaps by one common factor
         one, reason_of_both = self.one_shift(a, b), st.worse(a.shift_reason, b.shift_reason)
-        if opposed and one.any():
+        if (opposed ^ a.turned ^ b.turned) and one.any():
             number = self.unsure("add", f"{self.place} subtracts tensors whose shifts may be the same")
             reason_of_both = np.where(one, number, reason_of_both)
         out = a.plain().with_(
@@ -333,6 +333,7 @@ class Operation(Site):
                 sizes=sizes,
                 nonneg=a.nonneg and b.nonneg,
                 value=a.value * b.value if a.value is not None and b.value is not None else None,
+                turned=a.turned ^ b.turned ^ ((a.value or 0) < 0) ^ ((b.value or 0) < 0),
                 floating=self.floating,
             )
         )

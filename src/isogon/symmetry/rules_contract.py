@@ -232,7 +232,7 @@ def convolution(
         along = st.mask_of(range(channel + 1, x.ndim), x.ndim)
         # Near the border fewer weights meet the shift; a part that is cut out of the middle does not see that.
         sure = np.where(out.sure != 0, out.sure & st.EVERY_DIM | along & st.nontrivial(op.shape), 0)
-        out = out.shifted_along(along).with_(shift=out.shift | np.where(out.shifted, along, 0), sure=sure)
+        out = out.with_(shift=out.shifted_along(along).shift, sure=sure)
     return _with_bias(op, out.with_(varies=st.nontrivial(op.shape)), bias, channel)
 
 

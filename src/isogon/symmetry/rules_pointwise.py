@@ -102,12 +102,12 @@ def floor_divide(op: Operation, self: Any, other: Any) -> State:
 
 @register_rule("aten.addcmul")
 def add_product(op: Operation, self: State, tensor1: State, tensor2: State, *, value: float = 1) -> State:
-    return op.add(self, op.multiply(tensor1, tensor2)).with_(nonneg=False)
+    return op.add(self, op.multiply(tensor1, tensor2), opposed=value < 0).with_(nonneg=False)
 
 
 @register_rule("aten.addcdiv")
 def add_quotient(op: Operation, self: State, tensor1: State, tensor2: State, *, value: float = 1) -> State:
-    return op.add(self, op.divide(tensor1, tensor2)).with_(nonneg=False)
+    return op.add(self, op.divide(tensor1, tensor2), opposed=value < 0).with_(nonneg=False)
 
 
 @register_rule("aten.lerp")
@@ -119,7 +119,7 @@ def interpolate_linearly(op: Operation, self: State, end: State, weight: Any) ->
 @register_rule("aten.neg", "aten.negative")
 def negate(op: Operation, self: State) -> State:
     value = None if self.value is None else -self.value
-    return self.plain().with_(nonneg=False, value=value)
+    return self.plain().with_(nonneg=False, value=value, turned=not self.turned)
 
 
 @register_rule("aten.pow")

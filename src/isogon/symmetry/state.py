@@ -116,6 +116,7 @@ class State:
     sizes: tuple[int, ...] = ()
     nonneg: bool = False
     value: float | None = None  # the one number it holds everywhere, when that is known
+    turned: bool = False  # it is another tensor times a negative number
     label: str = ""  # the parameter's or buffer's name, where the tensor is one
     free: bool = False  # it holds what training left, which no plan made equal or zero
     centre: tuple[State, int, str] | None = (
@@ -195,7 +196,7 @@ class State:
 
     def plain(self) -> State:
         """The same degrees without what only this very tensor has: its name, its value, whose mean it is, its sum."""
-        return replace(self, label="", free=False, value=None, centre=None, square_of=None, stochastic=0)
+        return replace(self, label="", free=False, value=None, turned=False, centre=None, square_of=None, stochastic=0)
 
 
 def constant(shape: Sequence[int], sources: int, *, degree: float = 0.0, **facts: Any) -> State:
