@@ -111,3 +111,11 @@ def test_a_bias_that_differs_along_what_is_normalised_is_certain(function: Any, 
     for name, keep in kept.items():
         model = function(lambda m, x, keep=keep: F.normalize(keep(x + m.p).std(1), dim=0), p=(4, 1, 1))
         assert str(confirmed(model, x).joint) == NOT, name
+
+
+def test_a_frozen_filter_may_have_been_made_to_remove_it(function: Any, confirmed: Callable[..., Any]) -> None:
+    x = torch.randn(5, 4, 4, 4, generator=torch.Generator().manual_seed(3))
+    for trained, expected in ((False, UNKNOWN), (True, NOT)):
+        weight = torch.nn.Parameter(DIFFERENCES.clone(), requires_grad=False)
+        model = function(lambda m, x: (x + m.p) @ m.w, p=(), w=(4, 4) if trained else weight)
+        assert str(confirmed(model, x).joint) == expected

@@ -95,14 +95,13 @@ class Walk:
         blank = self._blank(node, name)
         if blank is None:
             return None
-        blank = blank.with_(free=spec.kind == InputKind.PARAMETER)
         if spec.kind == InputKind.PARAMETER and name in self.names:
             row = self.names.index(name) + 1
             if node in self.live:
                 self.reached.add(name)
             degree = blank.degree.copy()
             degree[[0, row]] = 1.0
-            return blank.with_(degree=degree)
+            return blank.with_(degree=degree, free=True)
         if graph.is_written(node):
             return blank
         tensor = self.tensors.get(name, program.constants.get(spec.target))

@@ -118,7 +118,7 @@ class State:
     value: float | None = None  # the one number it holds everywhere, when that is known
     turned: bool = False  # it is another tensor times a negative number
     label: str = ""  # the parameter's or buffer's name, where the tensor is one
-    free: bool = False  # it holds what training left, which no plan made equal or zero
+    free: bool = False  # it holds what training left; what is frozen may have been made to be equal, or to sum to zero
     centre: tuple[State, int, str] | None = (
         None  # it is the "mean" or an "extreme" of that tensor over these dimensions
     )
