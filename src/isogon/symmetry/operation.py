@@ -11,13 +11,14 @@ import numpy as np
 
 from isogon.symmetry import state as st
 from isogon.symmetry.degree import TOLERANCE
+from isogon.symmetry.doubts import Doubts
 from isogon.symmetry.labels import follow_runs
-from isogon.symmetry.reasons import ACTIVATION_CURE, ADD_CURE, BIAS_CURE, CHANNEL_CURE, ORACLE_CURE, Site
-from isogon.symmetry.state import Bools, Ints, State, factor_dims, may_mask
+from isogon.symmetry.reasons import ACTIVATION_CURE, ADD_CURE, BIAS_CURE, CHANNEL_CURE
+from isogon.symmetry.state import State, factor_dims, may_mask
 
 
 @dataclass
-class Operation(Site):
+class Operation(Doubts):
     """What a rule sees: the operation's name and place, the shape of its result, and the algebra."""
 
     shapes: list[tuple[int, ...]]
@@ -58,32 +59,6 @@ class Operation(Site):
         number = float(value) if isinstance(value, int | float | bool) else None
         zero = number is not None and (number == 0 or abs(number) >= st.INFINITE)
         return self.constant((), degree=np.inf if zero else 0.0, value=number, nonneg=(number or -1) > 0 or number == 0)
-
-    def settle(self, x: State, words: str = "", rows: Bools | None = None, over: int | None = None) -> State:
-        """`x` for an operation that cannot carry a shift: shifted rows (those in `rows`) become not homogeneous.
-
-        `over` are dimensions over which the operation does remove a shift that is constant there. What then, or at all,
-        may be no shift makes the answer unknown.
-        """
-        rows = x.shifted if rows is None else rows & x.shifted
-        if not rows.any():
-            return x
-        # With or without the shift, what is not homogeneous besides stays so: no doubt then either.
-        certain = (np.isnan(x.degree) & (x.reason < st.UNKNOWN_BASE)).any(axis=1)
-        certain |= (x.sure if over is None else x.sure & over) != 0
-        words = words or f"and {self.place} does not remove it"
-        doubt = f"and {self.place} may or may not remove it" if over else "and perhaps nothing of it is left"
-        met = x.shift_reason.copy()
-        for number in np.unique(x.shift_reason[rows]):
-            for unknown, part, said in ((False, certain, words), (True, ~certain, doubt)):
-                here = rows & part & (x.shift_reason == number)
-                if here.any():
-                    met[here] = self.book.meet(int(number), self.node, said, unknown)
-        return x.with_(
-            degree=np.where(rows[:, None], np.nan, x.degree),
-            reason=np.where(rows[:, None], st.worse(x.reason, met[:, None]), x.reason),
-            ray=np.where(rows, x.varies, x.ray),
-        ).unshifted(rows)
 
     def mix(self, x: State, verb: str = "sums over", groups: int = 1) -> State:
         """`x` where the tracked dimension is summed over or mixed otherwise, in `groups`: unequal channels break."""
@@ -189,7 +164,7 @@ class Operation(Site):
         unequal = np.isnan(degree) & ~broken
         varies = a.varies | b.varies
         both = a.broken & b.broken  # perhaps by one common factor
-        one, reason_of_both = self.one_shift(a, b), st.worse(a.shift_reason, b.shift_reason)
+        one, reason_of_both = st.one_shift(a, b), st.worse(a.shift_reason, b.shift_reason)
         if (opposed ^ a.turned ^ b.turned) and one.any():
             number = self.unsure("add", f"{self.place} subtracts tensors whose shifts may be the same")
             reason_of_both = np.where(one, number, reason_of_both)
@@ -240,43 +215,19 @@ class Operation(Site):
         # Zeros beside what is not homogeneous are a mask, and nobody looks at them alone.
         some_whole = ~(a.broken | a.shifted | a.vanishing) | ~(b.broken | b.shifted | b.vanishing)
         reason = out.reason.copy()
-        for number in self._certain(out):
+        for number in self.certain_reasons(out):
             reason[some_whole[:, None] & (out.reason == number)] = self.book.in_parts(number)
         return out.with_(reason=reason)
-
-    def picked(self, x: State) -> State:
-        """`x` of which but some elements are seen: what a choice has made not homogeneous may be so no longer."""
-        doubtful = [number for number in self._certain(x) if self.book.get(number).in_parts]
-        if not doubtful:
-            return x
-        text = f"{self.place} picks from {{0}}, of which a part may have one degree"
-        return x.with_(reason=self.in_doubt(x, np.isin(x.reason, doubtful), text))
-
-    def _certain(self, x: State) -> list[int]:
-        """The numbers of the reasons why `x` is not homogeneous, doubts aside."""
-        if not x.broken.any():
-            return []
-        numbers = np.unique(x.reason[np.isnan(x.degree)])
-        return [int(number) for number in numbers if number < st.UNKNOWN_BASE]
 
     def join(self, first: Any, second: Any, verb: str) -> State:
         """A comparison of two tensors element by element, or a choice by it: the degrees must be equal."""
         a, b = self.align(self.state(first), self.state(second))
-        alike = self.one_shift(a, b)
+        alike = st.one_shift(a, b)
         full = st.nontrivial(a.shape)
         out = self.add(self.settle(a).with_(varies=full), self.settle(b).with_(varies=full), verb)
         return out.with_(
             reason=self.in_doubt(out, alike, f"{self.place} sees {{0}}, both sides of which may have one shift")
         )
-
-    def one_shift(self, a: State, b: State) -> Bools:
-        """Rows in which both carry a shift that hangs on the same parameter: the two may be one, and cancel in a sum.
-
-        Not so for all parameters together (row 0) where no parameter alone raises the question: there the two are
-        biases of their own.
-        """
-        both = a.shifted & b.shifted
-        return both if both[1:].any() else np.zeros_like(both)
 
     def sign(self, x: State) -> State:
         """What depends on the sign of each element alone: any degree → 0."""
@@ -286,14 +237,6 @@ class Operation(Site):
             x, x.broken & (x.ray != x.varies), f"{self.place} sees the sign of {{0}}, which may stay"
         )
         return st.merge_runs(x.plain().with_(degree=degree, reason=reason, nonneg=False, floating=self.floating))
-
-    def in_doubt(self, x: State, where: Bools, text: str) -> Ints:
-        """The reasons of `x`, with "unknown" in the broken entries of the rows, or among the entries, `where`."""
-        if not where.any():
-            return x.reason
-        number = self.unsure("doubt", text, x, cure=ORACLE_CURE)
-        entries = where.reshape(len(where), -1) & np.isnan(x.degree)
-        return np.where(entries, st.worse(x.reason, np.asarray(number)), x.reason)
 
     def _unequal(self, a: State, b: State, verb: str) -> int:
         named = b if b.label or b.value is not None or not (a.label or a.value is not None) else a
@@ -318,7 +261,7 @@ class Operation(Site):
         zero = np.isposinf(da) | np.isposinf(db)
         with np.errstate(invalid="ignore"):
             degree = np.where(zero, np.inf, da + db)
-        sure = np.where(a.shifted, _sure_times(a, b), 0) | np.where(b.shifted, _sure_times(b, a), 0)
+        sure = np.where(a.shifted, st.sure_times(a, b), 0) | np.where(b.shifted, st.sure_times(b, a), 0)
         shift = np.where(a.shifted, a.shift | b.varies, 0) | np.where(b.shifted, b.shift | a.varies, 0)
         return st.merge_runs(
             a.plain().with_(
@@ -359,7 +302,7 @@ class Operation(Site):
         A shift that is constant over `dims` passes a mean or an extreme unchanged; a sum or mean turns any other shift
         into another shift, an extreme does not.
         """
-        over = st.mask_of(dims, x.ndim) if dims else (1 << x.ndim) - 1
+        over = st.mask_over(dims, x.ndim)
         source = x
         if how == "extreme":
             x = self.settle(x, rows=(x.shift & over) != 0, over=over)
@@ -387,7 +330,7 @@ class Operation(Site):
 
     def deviation(self, x: State, dims: Sequence[int] | None, keepdim: bool, power: int = 2) -> State:
         """Variance (`power` 2) or standard deviation (1) over `dims`: blind to a shift that is constant over them."""
-        over = st.mask_of(dims, x.ndim) if dims else (1 << x.ndim) - 1
+        over = st.mask_over(dims, x.ndim)
         x = self.settle(x, rows=(x.shift & over) != 0, over=over)
         x = x.with_(shift=np.zeros_like(x.shift))
         return self.power(self.reduce(x, dims, keepdim), power).plain().with_(nonneg=True)
@@ -451,9 +394,3 @@ class Operation(Site):
             return out.with_(degree=flat.degree, reason=flat.reason, dim=0, sizes=())
         dim, labels = found
         return st.from_channels(out, x.degree[:, labels], x.reason[:, labels], dim)
-
-
-def _sure_times(x: State, factor: State) -> Ints:
-    """What is certain of the shift of `x` after it is multiplied by `factor`."""
-    kept = x.sure_of_parts if may_mask(factor) else x.sure
-    return np.where(kept != 0, kept | factor.surely_varies, 0)

@@ -279,7 +279,7 @@ def cosine_similarity(op: Operation, x1: State, x2: State, dim: int = 1, eps: fl
 
 @register_rule("aten.cdist")
 def pairwise_distance(op: Operation, x1: State, x2: State, p: float = 2, *_: Any) -> State:
-    if op.one_shift(x1, x2).any():
+    if st.one_shift(x1, x2).any():
         return op.unknown(x1, x2, why=f"{op.place} compares tensors that may have one shift")
     both = op.join(op.scalar(op.mix(x1)), op.scalar(op.mix(x2)), "is compared with")
     return op.lift(both, op.shape).with_(varies=st.nontrivial(op.shape), nonneg=True)

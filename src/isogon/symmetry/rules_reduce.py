@@ -160,7 +160,7 @@ def log_softmax(op: Operation, self: State, dim: int, *_: Any, **__: Any) -> Sta
 def log_sum_exp(op: Operation, self: State, dim: Any, keepdim: bool = False) -> State:
     """0 → 0; a shift that is constant over the dimensions passes, as it does for an extreme."""
     dims = _dims(dim)
-    over = st.mask_of(dims, self.ndim) if dims else (1 << self.ndim) - 1
+    over = st.mask_over(dims, self.ndim)
     passes = (self.shift & over) == 0
     x = op.require_zero(op.settle(self, rows=~passes, over=over).unshifted(passes))
     x = x.with_(shift=np.where(passes, self.shift, 0), sure=np.where(passes, self.sure, 0))

@@ -53,6 +53,11 @@ def mask_of(dims: Sequence[int], ndim: int) -> int:
     return sum({1 << (d % ndim) for d in dims}) if ndim else 0
 
 
+def mask_over(dims: Sequence[int] | None, ndim: int) -> int:
+    """The mask of the dimensions that a reduction over `dims` takes: all of them where that is None or empty."""
+    return mask_of(dims, ndim) if dims else (1 << ndim) - 1
+
+
 def dims_in(mask: int) -> list[int]:
     return [i for i in range(mask.bit_length()) if mask >> i & 1]
 
@@ -295,3 +300,19 @@ def factor_dims(x: State) -> Any:
     """The dimensions along which the factor g(c) of each row varies."""
     along = np.where(x.uneven, 1 << x.dim, 0) if x.runs > 1 else 0
     return np.where(x.broken, x.ray | along, along)
+
+
+def one_shift(a: State, b: State) -> Bools:
+    """Rows in which both carry a shift that hangs on the same parameter: the two may be one, and cancel in a sum.
+
+    Not so for all parameters together (row 0) where no parameter alone raises the question: there the two are
+    biases of their own.
+    """
+    both = a.shifted & b.shifted
+    return both if both[1:].any() else np.zeros_like(both)
+
+
+def sure_times(x: State, factor: State) -> Ints:
+    """What is certain of the shift of `x` after it is multiplied by `factor`."""
+    kept = x.sure_of_parts if may_mask(factor) else x.sure
+    return np.where(kept != 0, kept | factor.surely_varies, 0)

@@ -1,0 +1,62 @@
+"""What an operation may say for certain of a tensor with a shift, or of a part of one, and what stays unknown."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from isogon.symmetry import state as st
+from isogon.symmetry.reasons import ORACLE_CURE, Site
+from isogon.symmetry.state import Bools, Ints, State
+
+
+class Doubts(Site):
+    """An operation's place, from where tensors are called not homogeneous, or unknown."""
+
+    def settle(self, x: State, words: str = "", rows: Bools | None = None, over: int | None = None) -> State:
+        """`x` for an operation that cannot carry a shift: shifted rows (those in `rows`) become not homogeneous.
+
+        `over` are dimensions over which the operation does remove a shift that is constant there. What then, or at all,
+        may be no shift makes the answer unknown.
+        """
+        rows = x.shifted if rows is None else rows & x.shifted
+        if not rows.any():
+            return x
+        # With or without the shift, what is not homogeneous besides stays so: no doubt then either.
+        certain = (np.isnan(x.degree) & (x.reason < st.UNKNOWN_BASE)).any(axis=1)
+        certain |= (x.sure if over is None else x.sure & over) != 0
+        words = words or f"and {self.place} does not remove it"
+        doubt = f"and {self.place} may or may not remove it" if over else "and perhaps nothing of it is left"
+        met = x.shift_reason.copy()
+        for number in np.unique(x.shift_reason[rows]):
+            for unknown, part, said in ((False, certain, words), (True, ~certain, doubt)):
+                here = rows & part & (x.shift_reason == number)
+                if here.any():
+                    met[here] = self.book.meet(int(number), self.node, said, unknown)
+        return x.with_(
+            degree=np.where(rows[:, None], np.nan, x.degree),
+            reason=np.where(rows[:, None], st.worse(x.reason, met[:, None]), x.reason),
+            ray=np.where(rows, x.varies, x.ray),
+        ).unshifted(rows)
+
+    def in_doubt(self, x: State, where: Bools, text: str) -> Ints:
+        """The reasons of `x`, with "unknown" in the broken entries of the rows, or among the entries, `where`."""
+        if not where.any():
+            return x.reason
+        number = self.unsure("doubt", text, x, cure=ORACLE_CURE)
+        entries = where.reshape(len(where), -1) & np.isnan(x.degree)
+        return np.where(entries, st.worse(x.reason, np.asarray(number)), x.reason)
+
+    def picked(self, x: State) -> State:
+        """`x` of which but some elements are seen: what a choice has made not homogeneous may be so no longer."""
+        doubtful = [number for number in self.certain_reasons(x) if self.book.get(number).in_parts]
+        if not doubtful:
+            return x
+        text = f"{self.place} picks from {{0}}, of which a part may have one degree"
+        return x.with_(reason=self.in_doubt(x, np.isin(x.reason, doubtful), text))
+
+    def certain_reasons(self, x: State) -> list[int]:
+        """The numbers of the reasons why `x` is not homogeneous, doubts aside."""
+        if not x.broken.any():
+            return []
+        numbers = np.unique(x.reason[np.isnan(x.degree)])
+        return [int(number) for number in numbers if number < st.UNKNOWN_BASE]
