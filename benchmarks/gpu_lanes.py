@@ -85,7 +85,7 @@ class Work:
 
 
 WORKS = {
-    "resnet18": Work("resnet18", 128, at_once=(1, 4, 8), compiled=(4,)),
+    "resnet18": Work("resnet18", 128, at_once=(1, 4, 6, 8), compiled=(4,)),
     # Yun's smallest subset: an epoch's end, with its test and records, every 24 steps
     "resnet18-3125": Work("resnet18", 128, samples=3125, at_once=(4, 8)),
     "cnn4": Work("cnn4", 128, size=28, channels=1, samples=60_000, at_once=(1, 8, 16)),

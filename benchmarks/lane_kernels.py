@@ -94,6 +94,7 @@ def main() -> None:
     parser.add_argument("--net", default="resnet18", choices=list(WORKS))
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--lanes", type=int, default=1, help="the step is that of one of so many lanes, run alone")
     parser.add_argument("--names", action="store_true", help="also each kernel by its name")
     options = parser.parse_args()
     if not torch.cuda.is_available():
@@ -104,7 +105,7 @@ def main() -> None:
         if 3 * options.steps + 1 > bench.work.steps:
             raise SystemExit(f"--steps must be at most {(bench.work.steps - 1) // 3}: an epoch has {bench.work.steps}.")
         trial = Trial(bench.config(0), device="cuda")
-        lane = GraphedTrial(trial, torch.cuda.Stream())
+        lane = GraphedTrial(trial, torch.cuda.Stream(), options.lanes)
         lane.begin()
         if lane.refused is not None:
             raise SystemExit(f"The step could not be recorded: {lane.refused}")

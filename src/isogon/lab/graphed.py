@@ -22,10 +22,13 @@ _FIRST_STEPS = 3
 
 
 class GraphedTrial:
-    """`Trial` on a stream in pieces of a few steps, each of which returns before the GPU is done with it."""
+    """`Trial` on a stream in pieces of a few steps, each of which returns before the GPU is done with it.
 
-    def __init__(self, trial: Trial, stream: torch.cuda.Stream) -> None:
-        self.trial, self.stream = trial, stream
+    It is one of so many `lanes` that share the GPU.
+    """
+
+    def __init__(self, trial: Trial, stream: torch.cuda.Stream, lanes: int = 1) -> None:
+        self.trial, self.stream, self._lanes = trial, stream, lanes
         self._batch = trial.config.recipe.batch_size
         used = min(trial.config.steps_per_epoch * self._batch, trial.config.recipe.samples)
         self._full_steps = used // self._batch
@@ -101,7 +104,7 @@ class GraphedTrial:
     def _record(self) -> None:
         """Record a step. Where that fails, for want of Triton or of memory say, all steps stay ordinary."""
         try:
-            self._recording = _Recording(self.trial, self.stream)
+            self._recording = _Recording(self.trial, self.stream, self._lanes)
         except Exception as error:  # a network may do things that no graph can hold
             self._usable, self.refused = False, first_line(_root(error))
             _end_capture_of_chance(self.trial.device)
@@ -110,10 +113,10 @@ class GraphedTrial:
 class _Recording:
     """The graphs of a trial's step."""
 
-    def __init__(self, trial: Trial, stream: torch.cuda.Stream) -> None:
+    def __init__(self, trial: Trial, stream: torch.cuda.Stream, lanes: int) -> None:
         from isogon.lab.fused.step import FusedStep  # Triton is not everywhere
 
-        self.fused = FusedStep(trial, trial.config.steps_per_epoch)
+        self.fused = FusedStep(trial, trial.config.steps_per_epoch, lanes)
         before = _state(trial)
         try:
             self._record(stream)

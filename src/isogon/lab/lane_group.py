@@ -34,8 +34,8 @@ LaneReport = Callable[[Config, Mapping[str, Any]], None]
 
 #: lanes at once by device: beyond that a step gains nothing more (benchmarks/gpu_lanes.py)
 AT_ONCE = {"cpu": 16, "cuda": 8}
-# Networks with more weights than this do best by fours on a GPU: more would drive each other out of its cache.
-_LARGE, _LARGE_AT_ONCE = 4_000_000, 4
+# Networks with more weights than this do best by sixes on a GPU: more would drive each other out of its cache.
+_LARGE, _LARGE_AT_ONCE = 4_000_000, 6
 # Seconds between two checkpoints of a lane: on a GPU epochs may be shorter than the writing of one.
 _CHECKPOINT_SECONDS = {"cpu": 0.0, "cuda": 60.0}
 # Steps that a GPU lane launches before the next one's turn: enough to bridge the end of another's epoch.
@@ -91,7 +91,7 @@ def lanes(
     if sample is None or sample.draws or (device.type == "cpu" and (len(waiting) == 1 or not can_stack(sample))):
         ended = _in_turn(waiting, places, device, report)
     else:
-        at_once = at_once or _most_at_once(sample, device)
+        at_once = min(at_once or _most_at_once(sample, device), len(waiting))
         ended = (_stacked if device.type == "cpu" else _on_streams)(trials(), at_once, report)
     try:
         for run in ended:
@@ -135,10 +135,10 @@ def _stacked(trials: Iterator[Trial], at_once: int, report: LaneReport | None) -
 def _on_streams(trials: Iterator[Trial], at_once: int, report: LaneReport | None) -> Iterator[Run]:
     """Each lane CUDA graphs on a stream of its own; the host only launches, some steps of each in turn."""
     active: list[GraphedTrial] = []
-    memory = _Memory()
+    memory = _Memory(at_once)
     more = True
     while True:
-        while more and len(active) < at_once and (not active or memory.has_room(len(active), at_once)):
+        while more and len(active) < at_once and (not active or memory.has_room(len(active))):
             trial = next(trials, None)
             more = trial is not None
             if trial is not None:
@@ -164,17 +164,18 @@ def _let_go() -> None:
 
 
 class _Memory:
-    """Begins GPU lanes while there is memory for another as large as the largest so far."""
+    """Begins GPU lanes, `wanted` of them while there is memory for another as large as the largest so far."""
 
-    def __init__(self) -> None:
-        self._largest = 0
+    def __init__(self, wanted: int) -> None:
+        self._wanted, self._largest = wanted, 0
         self._told = self._told_of_refusal = False
 
     def begun(self, trial: Trial) -> GraphedTrial:
         _let_go()
         before, _ = torch.cuda.mem_get_info(trial.device)
         free = _FREE_STREAMS.setdefault(trial.device, [])
-        lane = GraphedTrial(trial, free.pop() if free else torch.cuda.Stream(trial.device))  # type: ignore[no-untyped-call]
+        stream = free.pop() if free else torch.cuda.Stream(trial.device)  # type: ignore[no-untyped-call]
+        lane = GraphedTrial(trial, stream, self._wanted)
         lane.begin()
         if lane.refused is not None and not self._told_of_refusal:
             self._told_of_refusal = True
@@ -186,15 +187,15 @@ class _Memory:
     def ended(self, lane: GraphedTrial) -> None:
         _FREE_STREAMS[lane.trial.device].append(lane.stream)
 
-    def has_room(self, active: int, wanted: int) -> bool:
+    def has_room(self, active: int) -> bool:
         torch.cuda.empty_cache()
         free, _ = torch.cuda.mem_get_info()
         enough = free - _SPARE_BYTES > self._largest
         if not enough and not self._told:
             self._told = True
             warnings.warn(
-                f"{active} of {wanted} lanes fit the GPU's memory: one takes {self._largest / 2**30:.1f} GiB, and "
-                f"{free / 2**30:.1f} GiB are free. The others follow as lanes end; a smaller batch needs less.",
+                f"{active} of {self._wanted} lanes fit the GPU's memory: one takes {self._largest / 2**30:.1f} GiB, "
+                f"and {free / 2**30:.1f} GiB are free. The others follow as lanes end; a smaller batch needs less.",
                 stacklevel=2,
             )
         return enough

@@ -26,17 +26,18 @@ WIDE = 8
 
 
 class Twin:
-    """The twin of `model`, whose convolutions take `dtype`.
+    """The twin of `model`, whose convolutions take `dtype` and whose norms launch so many `programs`.
 
     `leaves` are the tensors to differentiate by, in the order of `parameters`: the parameters themselves, but for
     convolutions' weights their copies. `refresh` brings those up to date.
     """
 
-    def __init__(self, model: nn.Module, dtype: torch.dtype) -> None:
+    def __init__(self, model: nn.Module, dtype: torch.dtype, programs: int) -> None:
         shared = {id(tensor): tensor for tensor in [*model.parameters(), *model.buffers()]}
         self.network = copy.deepcopy(model, shared)
         self._copies: dict[torch.Tensor, torch.Tensor] = {}
         self._norms: list[FusedNorm] = []
+        self._programs = programs
         #: channels that images may have, those beyond the network's own being zeros
         self.image_channels: int | None = None
         self._change(self.network, dtype)
@@ -86,7 +87,7 @@ class Twin:
             self._change(child, dtype)
 
     def _fused(self, norm: nn.Module, *, relu: bool) -> FusedNorm:
-        self._norms.append(FusedNorm(norm, relu=relu))
+        self._norms.append(FusedNorm(norm, relu=relu, programs=self._programs))
         return self._norms[-1]
 
 
@@ -123,10 +124,10 @@ def _relu_after(parent: nn.Module, name: str) -> bool:
 class FusedNorm(nn.Module):
     """A batch norm or ghost batch norm, with a ReLU after it where `relu` says so."""
 
-    def __init__(self, norm: nn.Module, *, relu: bool) -> None:
+    def __init__(self, norm: nn.Module, *, relu: bool, programs: int) -> None:
         super().__init__()
         assert isinstance(norm, nn.modules.batchnorm._BatchNorm)
-        self.norm, self._relu = norm, relu
+        self.norm, self._relu, self._programs = norm, relu, programs
         #: 0 for one user of the output, else the stride of the second one, who gets but those pixels
         self.fork = 0
 
@@ -151,9 +152,10 @@ class FusedNorm(nn.Module):
             y = torch.relu(y) if self._relu else y
             return (y, y[:, :, :: self.fork, :: self.fork]) if self.fork else y
         parts = Norm(norm.weight, norm.bias, norm.running_mean, norm.running_var, norm.momentum or 0.0, norm.eps)
+        how: dict[str, Any] = {"residual": residual, "relu": self._relu, "programs": self._programs}
         if self.fork:
-            return forked_norm(x, parts, groups, residual=residual, relu=self._relu, stride=self.fork)
-        return fused_norm(x, parts, groups, residual=residual, relu=self._relu)
+            return forked_norm(x, parts, groups, stride=self.fork, **how)
+        return fused_norm(x, parts, groups, **how)
 
 
 class _FusedResidual(nn.Module):

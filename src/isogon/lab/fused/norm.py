@@ -18,9 +18,8 @@ import triton
 
 from isogon.lab.fused.norm_kernels import add_up_backward, add_up_forward, gradient, normalise
 
-# Elements and warps of a tile, and programs of a launch. Half of a large GPU's multiprocessors are enough to keep its
-# memory busy, and leave the others to the convolutions of other lanes; alone, a lane would be faster with all of them.
-_TILE, _WARPS, _PROGRAMS = 16384, 8, 66
+# Elements and warps of a tile.
+_TILE, _WARPS = 8192, 8
 # Parts of which a program of the second kernel adds the sums.
 _MOST_PARTS = 64
 
@@ -36,11 +35,26 @@ class Norm(NamedTuple):
     eps: float
 
 
+def programs_beside(lanes: int, multiprocessors: int) -> int:
+    """Programs that a norm of one of so many lanes launches.
+
+    Alone, it takes all of the GPU. A third of that keeps the memory busy enough, and leaves the rest to the
+    convolutions of other lanes (benchmarks/results/gpu_lanes.md). Sums are added up in another order then.
+    """
+    return max(1, multiprocessors // min(lanes, 3))
+
+
 def fused_norm(
-    x: torch.Tensor, norm: Norm, groups: int, *, residual: torch.Tensor | None = None, relu: bool = False
+    x: torch.Tensor,
+    norm: Norm,
+    groups: int,
+    *,
+    residual: torch.Tensor | None = None,
+    relu: bool = False,
+    programs: int,
 ) -> torch.Tensor:
     """The norm of `x` (N×C×H×W in channels-last layout, or N×C) in `groups` ghost batches of equal size."""
-    y: torch.Tensor = _FusedNorm.apply(x, norm.gamma, norm.beta, residual, norm, groups, relu, 0)[0]  # type: ignore[no-untyped-call]
+    y: torch.Tensor = _FusedNorm.apply(x, norm.gamma, norm.beta, residual, norm, groups, relu, 0, programs)[0]  # type: ignore[no-untyped-call]
     return y
 
 
@@ -52,12 +66,13 @@ def forked_norm(
     residual: torch.Tensor | None = None,
     relu: bool = False,
     stride: int = 1,
+    programs: int,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """`fused_norm` y for two users, the second of whom needs but y[:, :, ::stride, ::stride].
 
     The sum of the gradients that come back is made on the way.
     """
-    return _FusedNorm.apply(x, norm.gamma, norm.beta, residual, norm, groups, relu, stride)  # type: ignore[no-any-return,no-untyped-call]
+    return _FusedNorm.apply(x, norm.gamma, norm.beta, residual, norm, groups, relu, stride, programs)  # type: ignore[no-any-return,no-untyped-call]
 
 
 class _Shape(NamedTuple):
@@ -76,19 +91,33 @@ class _Shape(NamedTuple):
         columns = min(64, triton.next_power_of_2(self.columns))
         return min(_TILE // columns, triton.next_power_of_2(self.rows)), columns
 
-    def writing(self) -> tuple[int, int, int]:
+    def writing(self, programs: int) -> tuple[int, int, int]:
         """The programs of the second kernels: parts of the rows and one without, ghost batches, blocks of columns."""
         rows, columns = self._tile
         blocks = -(-self.columns // columns)
-        parts = max(1, min(_PROGRAMS // (self.groups * blocks), -(-self.rows // rows)))
+        parts = max(1, min(programs // (self.groups * blocks), -(-self.rows // rows)))
         return parts + 1, self.groups, blocks
 
-    def reading(self) -> tuple[tuple[int, int, int], dict[str, int]]:
-        """The programs of the first kernels, and how all cut; their parts are a power of two, as the second need it."""
+    def reading(self, programs: int) -> tuple[int, int, int]:
+        """The programs of the first kernels; their parts are a power of two, as the second need it."""
+        parts, groups, blocks = self.writing(programs)
+        return 1 << (min(parts - 1, _MOST_PARTS).bit_length() - 1), groups, blocks
+
+    @property
+    def _warps(self) -> int:
         rows, columns = self._tile
-        parts, groups, blocks = self.writing()
-        constants = {"ROWS": rows, "COLUMNS": columns, "num_warps": max(1, min(_WARPS, rows * columns // 256))}
-        return (1 << (min(parts - 1, _MOST_PARTS).bit_length() - 1), groups, blocks), constants
+        return max(1, min(_WARPS, rows * columns // 256))
+
+    def cut(self) -> dict[str, Any]:
+        """How all kernels cut the matrix."""
+        rows, columns = self._tile
+        whole = self.rows % rows == 0 and self.columns % columns == 0
+        return {"ROWS": rows, "COLUMNS": columns, "WHOLE": whole, "num_warps": self._warps}
+
+    def abreast(self, x: torch.Tensor) -> int:
+        """Rows of a tile that the threads load at once, 16 bytes each."""
+        rows, columns = self._tile
+        return max(1, min(rows, self._warps * 32 * 16 // x.element_size() // columns))
 
 
 class _FusedNorm(torch.autograd.Function):
@@ -105,6 +134,7 @@ class _FusedNorm(torch.autograd.Function):
         groups: int,
         relu: bool,
         stride: int,
+        programs: int,
     ) -> tuple[torch.Tensor, torch.Tensor | None]:
         x = _rows_first(x)
         residual = None if residual is None else _rows_first(residual)
@@ -120,14 +150,15 @@ class _FusedNorm(torch.autograd.Function):
             "RELU": relu,
             "TRACK": norm.running_mean is not None,
         }
-        grid, cut = shape.reading()
+        grid, cut = shape.reading(programs), shape.cut()
         parts = x.new_empty(2, groups, grid[0], shape.columns, dtype=torch.float32)
-        add_up_forward[grid](x, parts, *shape, PARTS=grid[0], **cut)
+        add_up_forward[grid](x, parts, *shape, PARTS=grid[0], ABREAST=shape.abreast(x), **cut)
         numbers = (*shape, *_sides(x), norm.eps, norm.momentum)
-        normalise[shape.writing()](
+        normalise[shape.writing(programs)](
             *given, thin, parts, kept, *tracked, *numbers, PARTS=grid[0], STRIDE=max(1, stride), **kinds, **cut
         )
         ctx.shape, ctx.relu, ctx.residual, ctx.stride = shape, relu, residual is not None, stride
+        ctx.programs = programs
         ctx.save_for_backward(x, gamma, beta, y if relu and residual is not None else None, kept)
         ctx.set_materialize_grads(False)
         if stride == 0:
@@ -150,13 +181,14 @@ class _FusedNorm(torch.autograd.Function):
         slopes = (dgamma, dbeta) if affine else (kept, kept)
         given = (dy, dy if more is None else more, x, x if y is None else y, *weights, kept, through)
         kinds = {"AFFINE": affine, "FORKED": more is not None, "RESIDUAL": masked, "RELU": ctx.relu}
-        grid, cut = shape.reading()
+        grid, cut = shape.reading(ctx.programs), shape.cut()
         parts = x.new_empty(2, shape.groups, grid[0], shape.columns, dtype=torch.float32)
-        add_up_backward[grid](*given, parts, *shape, *_sides(x), PARTS=grid[0], STRIDE=stride, **kinds, **cut)
+        kinds |= {"STRIDE": stride, "ABREAST": shape.abreast(x)}
+        add_up_backward[grid](*given, parts, *shape, *_sides(x), PARTS=grid[0], **kinds, **cut)
         given = (through, x, *weights, kept, parts, dx, *slopes)
         mask = ctx.relu and through is dy
-        gradient[shape.writing()](*given, *shape, PARTS=grid[0], AFFINE=affine, MASK=mask, **cut)
-        return dx, dgamma, dbeta, through if ctx.residual else None, None, None, None, None
+        gradient[shape.writing(ctx.programs)](*given, *shape, PARTS=grid[0], AFFINE=affine, MASK=mask, **cut)
+        return dx, dgamma, dbeta, through if ctx.residual else None, None, None, None, None, None
 
 
 def _sides(x: torch.Tensor) -> tuple[int, int]:

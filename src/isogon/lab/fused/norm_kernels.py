@@ -1,7 +1,8 @@
 """The kernels of `norm`: two of each direction, the first adding up parts of the rows, the second making the result.
 
-Each walks over its rows in tiles. To load a tile before work on the last one is done was tried, and was slower: on an
-H200 the norms of a ResNet-18 took 1,014 µs a step instead of 666.
+Each walks over its rows in tiles, and loads a tile before it works on the one before. What is added up stays apart by
+thread until the last tile is done: a sum over threads makes all of them wait for each other, and for the memory.
+Whole tiles (WHOLE) need no masks.
 """
 
 from __future__ import annotations
@@ -11,30 +12,72 @@ import triton.language as tl
 
 
 @triton.jit
-def add_up_forward(x, parts, rows, columns, groups, PARTS: tl.constexpr, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+def _read(pointer, places, inside, begin, rows, WHOLE: tl.constexpr):
+    """A tile whose first row is `begin`, with zeros for what is not `inside`; nothing is read beyond the last."""
+    if WHOLE:
+        inside = tl.zeros((1, 1), tl.int32) + begin < rows
+    return tl.load(pointer + places, mask=inside, other=0.0)
+
+
+@triton.jit
+def _write(pointer, places, value, inside, WHOLE: tl.constexpr):
+    value = value.to(pointer.dtype.element_ty)
+    if WHOLE:
+        tl.store(pointer + places, value)
+    else:
+        tl.store(pointer + places, value, mask=inside)
+
+
+@triton.jit
+def _add(value, ROWS: tl.constexpr, COLUMNS: tl.constexpr, ABREAST: tl.constexpr):
+    """The sum over a tile's rows that one thread holds."""
+    return tl.sum(tl.reshape(value, (ROWS // ABREAST, ABREAST, COLUMNS)), 0)
+
+
+@triton.jit
+def add_up_forward(
+    x,
+    parts,
+    rows,
+    columns,
+    groups,
+    PARTS: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    ABREAST: tl.constexpr,
+    WHOLE: tl.constexpr,
+):
     """The mean m of a part and Σ(x − m)², added up relative to the mean of its first rows, so that nothing cancels."""
     part, group = tl.program_id(0), tl.program_id(1)
     channel = tl.program_id(2) * COLUMNS + tl.arange(0, COLUMNS)
     here = channel < columns
-    start = group * rows
-    near = tl.zeros((COLUMNS,), tl.float32)
-    first = tl.zeros((COLUMNS,), tl.float32)
-    second = tl.zeros((COLUMNS,), tl.float32)
+    step = PARTS * ROWS
+    row = part * ROWS + tl.arange(0, ROWS)
+    places = (group * rows + row)[:, None] * columns + channel[None, :]
+    inside = (row < rows)[:, None] & here[None, :]
+    following = _read(x, places, inside, part * ROWS, rows, WHOLE)
+    count = tl.minimum(ROWS, rows - part * ROWS)
+    near = tl.sum(following.to(tl.float32), 0) / count
+    first = tl.zeros((ABREAST, COLUMNS), tl.float32)
+    second = tl.zeros((ABREAST, COLUMNS), tl.float32)
     count = 0
-    for row in range(part * ROWS, rows, PARTS * ROWS):
-        row_here = row + tl.arange(0, ROWS)
-        mask = (row_here < rows)[:, None] & here[None, :]
-        value = tl.load(x + (start + row_here)[:, None] * columns + channel[None, :], mask=mask, other=0.0)
-        value = value.to(tl.float32)
-        if count == 0:
-            near = tl.sum(value, 0) / tl.minimum(ROWS, rows - row)
-        value = tl.where(mask, value - near[None, :], 0.0)
-        first += tl.sum(value, 0)
-        second += tl.sum(value * value, 0)
-        count += tl.minimum(ROWS, rows - row)
+    for begin in range(part * ROWS, rows, step):
+        now, now_inside = following, inside
+        row += step
+        places += step * columns
+        inside = (row < rows)[:, None] & here[None, :]
+        following = _read(x, places, inside, begin + step, rows, WHOLE)
+        value = now.to(tl.float32) - near[None, :]
+        if not WHOLE:
+            value = tl.where(now_inside, value, 0.0)
+        first += _add(value, ROWS, COLUMNS, ABREAST)
+        second += _add(value * value, ROWS, COLUMNS, ABREAST)
+        count += tl.minimum(ROWS, rows - begin)
     place = (group * PARTS + part) * columns + channel
-    tl.store(parts + place, near + first / count, mask=here)
-    tl.store(parts + groups * PARTS * columns + place, second - first * (first / count), mask=here)
+    sum_first = tl.sum(first, 0)
+    off = sum_first / count
+    tl.store(parts + place, near + off, mask=here)
+    tl.store(parts + groups * PARTS * columns + place, tl.sum(second, 0) - sum_first * off, mask=here)
 
 
 @triton.jit
@@ -64,6 +107,18 @@ def _thinned(row, rows_before, height, width, STRIDE: tl.constexpr):
 
 
 @triton.jit
+def _line(mean, scale, gamma, beta, channel, here, AFFINE: tl.constexpr):
+    """a and b for which γ x̂ + β = a x + b; forward and backward pass use the same, and so see the same ReLU."""
+    slope = scale
+    if AFFINE:
+        slope = scale * tl.load(gamma + channel, mask=here, other=0.0).to(tl.float32)
+    offset = -mean * slope
+    if AFFINE:
+        offset += tl.load(beta + channel, mask=here, other=0.0).to(tl.float32)
+    return slope[None, :], offset[None, :]
+
+
+@triton.jit
 def normalise(
     x,
     residual,
@@ -85,6 +140,7 @@ def normalise(
     PARTS: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
+    WHOLE: tl.constexpr,
     AFFINE: tl.constexpr,
     RESIDUAL: tl.constexpr,
     RELU: tl.constexpr,
@@ -111,33 +167,37 @@ def normalise(
                 tl.store(running_mean + channel, tracked_mean, mask=here)
                 tl.store(running_var + channel, tracked_var, mask=here)
         return
+    start, step = group * rows, (tl.num_programs(0) - 1) * ROWS
+    row = part * ROWS + tl.arange(0, ROWS)
+    places = (start + row)[:, None] * columns + channel[None, :]
+    inside = (row < rows)[:, None] & here[None, :]
+    following = _read(x, places, inside, part * ROWS, rows, WHOLE)
+    following_residual = _read(residual, places, inside, part * ROWS, rows, WHOLE) if RESIDUAL else following
     mean, var = _statistics(parts, group, groups, rows, columns, channel, here, PARTS, ROWS)
     # A variance that has overflowed would make all zeros, and a run that has diverged look sound.
     scale = tl.where(var < float("inf"), 1 / tl.sqrt(var + eps), float("nan"))
     if part == 0:
         tl.store(kept + group * columns + channel, mean, mask=here)
         tl.store(kept + (groups + group) * columns + channel, scale, mask=here)
-    if AFFINE:
-        weight = tl.load(gamma + channel, mask=here, other=0.0).to(tl.float32)[None, :]
-        bias = tl.load(beta + channel, mask=here, other=0.0).to(tl.float32)[None, :]
-    start = group * rows
-    for row in range(part * ROWS, rows, (tl.num_programs(0) - 1) * ROWS):
-        row_here = row + tl.arange(0, ROWS)
-        mask = (row_here < rows)[:, None] & here[None, :]
-        places = (start + row_here)[:, None] * columns + channel[None, :]
-        # To the letter as in the backward pass, so that both see the same ReLU.
-        value = (tl.load(x + places, mask=mask, other=0.0).to(tl.float32) - mean[None, :]) * scale[None, :]
-        if AFFINE:
-            value = value * weight + bias
+    slope, offset = _line(mean, scale, gamma, beta, channel, here, AFFINE)
+    for begin in range(part * ROWS, rows, step):
+        now, now_residual, now_places, now_inside, now_row = following, following_residual, places, inside, row
+        row += step
+        places += step * columns
+        inside = (row < rows)[:, None] & here[None, :]
+        following = _read(x, places, inside, begin + step, rows, WHOLE)
         if RESIDUAL:
-            value += tl.load(residual + places, mask=mask, other=0.0).to(tl.float32)
+            following_residual = _read(residual, places, inside, begin + step, rows, WHOLE)
+        value = now.to(tl.float32) * slope + offset
+        if RESIDUAL:
+            value += now_residual.to(tl.float32)
         if RELU:
             value = tl.maximum(value, 0.0, propagate_nan=tl.PropagateNan.ALL)
-        tl.store(y + places, value.to(y.dtype.element_ty), mask=mask)
+        _write(y, now_places, value, now_inside, WHOLE)
         if STRIDE > 1:
-            thin_row, is_one = _thinned(row_here, start, height, width, STRIDE)
+            thin_row, is_one = _thinned(now_row, start, height, width, STRIDE)
             thin_places = thin_row[:, None] * columns + channel[None, :]
-            tl.store(thin_y + thin_places, value.to(y.dtype.element_ty), mask=mask & is_one[:, None])
+            tl.store(thin_y + thin_places, value.to(y.dtype.element_ty), mask=now_inside & is_one[:, None])
 
 
 @triton.jit
@@ -159,6 +219,8 @@ def add_up_backward(
     PARTS: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
+    ABREAST: tl.constexpr,
+    WHOLE: tl.constexpr,
     AFFINE: tl.constexpr,
     FORKED: tl.constexpr,
     STRIDE: tl.constexpr,
@@ -169,42 +231,51 @@ def add_up_backward(
     part, group = tl.program_id(0), tl.program_id(1)
     channel = tl.program_id(2) * COLUMNS + tl.arange(0, COLUMNS)
     here = channel < columns
-    mean = tl.load(kept + group * columns + channel, mask=here, other=0.0)[None, :]
-    scale = tl.load(kept + (groups + group) * columns + channel, mask=here, other=0.0)[None, :]
-    if AFFINE:
-        weight = tl.load(gamma + channel, mask=here, other=0.0).to(tl.float32)[None, :]
-        bias = tl.load(beta + channel, mask=here, other=0.0).to(tl.float32)[None, :]
-    start = group * rows
-    first = tl.zeros((COLUMNS,), tl.float32)
-    second = tl.zeros((COLUMNS,), tl.float32)
-    for row in range(part * ROWS, rows, PARTS * ROWS):
-        row_here = row + tl.arange(0, ROWS)
-        mask = (row_here < rows)[:, None] & here[None, :]
-        places = (start + row_here)[:, None] * columns + channel[None, :]
-        g = tl.load(dy + places, mask=mask, other=0.0).to(tl.float32)
+    start, step = group * rows, PARTS * ROWS
+    row = part * ROWS + tl.arange(0, ROWS)
+    places = (start + row)[:, None] * columns + channel[None, :]
+    inside = (row < rows)[:, None] & here[None, :]
+    following_dy = _read(dy, places, inside, part * ROWS, rows, WHOLE)
+    following_x = _read(x, places, inside, part * ROWS, rows, WHOLE)
+    following_y = _read(y, places, inside, part * ROWS, rows, WHOLE) if RELU and RESIDUAL else following_x
+    following_more = _read(more_dy, places, inside, part * ROWS, rows, WHOLE) if FORKED and STRIDE == 1 else following_x
+    mean = tl.load(kept + group * columns + channel, mask=here, other=0.0)
+    scale = tl.load(kept + (groups + group) * columns + channel, mask=here, other=0.0)
+    slope, offset = _line(mean, scale, gamma, beta, channel, here, AFFINE)
+    below, scale = -(mean * scale)[None, :], scale[None, :]
+    first = tl.zeros((ABREAST, COLUMNS), tl.float32)
+    second = tl.zeros((ABREAST, COLUMNS), tl.float32)
+    for begin in range(part * ROWS, rows, step):
+        now_dy, now_x, now_y, now_more = following_dy, following_x, following_y, following_more
+        now_places, now_inside, now_row = places, inside, row
+        row += step
+        places += step * columns
+        inside = (row < rows)[:, None] & here[None, :]
+        following_dy = _read(dy, places, inside, begin + step, rows, WHOLE)
+        following_x = _read(x, places, inside, begin + step, rows, WHOLE)
+        if RELU and RESIDUAL:
+            following_y = _read(y, places, inside, begin + step, rows, WHOLE)
+        if FORKED and STRIDE == 1:
+            following_more = _read(more_dy, places, inside, begin + step, rows, WHOLE)
+        g = now_dy.to(tl.float32)
         if FORKED:
             if STRIDE > 1:
-                thin_row, is_one = _thinned(row_here, start, height, width, STRIDE)
+                thin_row, is_one = _thinned(now_row, start, height, width, STRIDE)
                 thin_places = thin_row[:, None] * columns + channel[None, :]
-                g += tl.load(more_dy + thin_places, mask=mask & is_one[:, None], other=0.0).to(tl.float32)
+                g += tl.load(more_dy + thin_places, mask=now_inside & is_one[:, None], other=0.0).to(tl.float32)
             else:
-                g += tl.load(more_dy + places, mask=mask, other=0.0).to(tl.float32)
-        hat = (tl.load(x + places, mask=mask, other=0.0).to(tl.float32) - mean) * scale
+                g += now_more.to(tl.float32)
+        hat = now_x.to(tl.float32) * scale + below
         if RELU:
-            if RESIDUAL:
-                out = tl.load(y + places, mask=mask, other=0.0).to(tl.float32)
-            elif AFFINE:
-                out = hat * weight + bias
-            else:
-                out = hat
+            out = now_y.to(tl.float32) if RESIDUAL else now_x.to(tl.float32) * slope + offset
             g = tl.where(out > 0, g, 0.0)
         if FORKED or RESIDUAL:
-            tl.store(through + places, g.to(through.dtype.element_ty), mask=mask)
-        first += tl.sum(g, 0)
-        second += tl.sum(g * hat, 0)
+            _write(through, now_places, g, now_inside, WHOLE)
+        first += _add(g, ROWS, COLUMNS, ABREAST)
+        second += _add(g * hat, ROWS, COLUMNS, ABREAST)
     place = (group * PARTS + part) * columns + channel
-    tl.store(parts + place, first, mask=here)
-    tl.store(parts + groups * PARTS * columns + place, second, mask=here)
+    tl.store(parts + place, tl.sum(first, 0), mask=here)
+    tl.store(parts + groups * PARTS * columns + place, tl.sum(second, 0), mask=here)
 
 
 @triton.jit
@@ -233,6 +304,7 @@ def gradient(
     PARTS: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
+    WHOLE: tl.constexpr,
     AFFINE: tl.constexpr,
     MASK: tl.constexpr,
 ):
@@ -252,26 +324,28 @@ def gradient(
                 tl.store(dbeta + channel, all_first.to(dbeta.dtype.element_ty), mask=here)
                 tl.store(dgamma + channel, all_second.to(dgamma.dtype.element_ty), mask=here)
         return
+    start, step = group * rows, (tl.num_programs(0) - 1) * ROWS
+    row = part * ROWS + tl.arange(0, ROWS)
+    places = (start + row)[:, None] * columns + channel[None, :]
+    inside = (row < rows)[:, None] & here[None, :]
+    following_x = _read(x, places, inside, part * ROWS, rows, WHOLE)
+    following_g = _read(g, places, inside, part * ROWS, rows, WHOLE)
     first, second = _sums_of_parts(parts, group, groups, columns, channel, here, PARTS)
-    mean = tl.load(kept + group * columns + channel, mask=here, other=0.0)[None, :]
-    scale = tl.load(kept + (groups + group) * columns + channel, mask=here, other=0.0)[None, :]
-    mean_first, mean_second = (first / rows)[None, :], (second / rows)[None, :]
-    factor = scale
-    if AFFINE:
-        weight = tl.load(gamma + channel, mask=here, other=0.0).to(tl.float32)[None, :]
-        bias = tl.load(beta + channel, mask=here, other=0.0).to(tl.float32)[None, :]
-        factor = scale * weight
-    start = group * rows
-    for row in range(part * ROWS, rows, (tl.num_programs(0) - 1) * ROWS):
-        row_here = row + tl.arange(0, ROWS)
-        mask = (row_here < rows)[:, None] & here[None, :]
-        places = (start + row_here)[:, None] * columns + channel[None, :]
-        hat = (tl.load(x + places, mask=mask, other=0.0).to(tl.float32) - mean) * scale
-        value = tl.load(g + places, mask=mask, other=0.0).to(tl.float32)
+    mean = tl.load(kept + group * columns + channel, mask=here, other=0.0)
+    scale = tl.load(kept + (groups + group) * columns + channel, mask=here, other=0.0)
+    slope, offset = _line(mean, scale, gamma, beta, channel, here, AFFINE)
+    # dx = slope g + by_x x + constant
+    tilt = second / rows * scale
+    by_x, constant = -slope * tilt[None, :], slope * (tilt * mean - first / rows)[None, :]
+    for begin in range(part * ROWS, rows, step):
+        now_x, now_g, now_places, now_inside = following_x, following_g, places, inside
+        row += step
+        places += step * columns
+        inside = (row < rows)[:, None] & here[None, :]
+        following_x = _read(x, places, inside, begin + step, rows, WHOLE)
+        following_g = _read(g, places, inside, begin + step, rows, WHOLE)
+        this_x, value = now_x.to(tl.float32), now_g.to(tl.float32)
         if MASK:
-            out = hat
-            if AFFINE:
-                out = hat * weight + bias
-            value = tl.where(out > 0, value, 0.0)
-        value = factor * (value - mean_first - hat * mean_second)
-        tl.store(dx + places, value.to(dx.dtype.element_ty), mask=mask)
+            value = tl.where(this_x * slope + offset > 0, value, 0.0)
+        value = value * slope + (this_x * by_x + constant)
+        _write(dx, now_places, value, now_inside, WHOLE)

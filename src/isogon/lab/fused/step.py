@@ -16,6 +16,7 @@ from torch.nn.functional import cross_entropy
 from isogon.lab.fused.images import BatchMaker, can_make
 from isogon.lab.fused.loss import MOST_CLASSES, noted_cross_entropy
 from isogon.lab.fused.network import Twin
+from isogon.lab.fused.norm import programs_beside
 from isogon.lab.fused.update import SgdUpdate
 from isogon.lab.trial import Trial
 
@@ -29,9 +30,9 @@ class _GroupUpdate(NamedTuple):
 
 
 class FusedStep:
-    """The two halves of a step of `trial`, whose optimizer is SGD and whose epoch has begun."""
+    """The two halves of a step of `trial`, one of so many `lanes`; its optimizer is SGD, its epoch has begun."""
 
-    def __init__(self, trial: Trial, steps: int) -> None:
+    def __init__(self, trial: Trial, steps: int, lanes: int) -> None:
         self.trial, device = trial, trial.device
         self._batch = trial.config.recipe.batch_size
         # What a step reads: the samples' order, their draws, the groups' rates, and its number within the epoch.
@@ -39,7 +40,8 @@ class FusedStep:
         self._rates = torch.zeros(len(trial.optimizer.param_groups), 3, steps, device=device)
         self._place = torch.zeros(1, dtype=torch.int64, device=device)
         self._dtype = torch.bfloat16 if trial.config.precision == "bfloat16" else trial.dtype
-        self._twin = Twin(trial.model, self._dtype)
+        multiprocessors = torch.cuda.get_device_properties(device).multi_processor_count
+        self._twin = Twin(trial.model, self._dtype, programs_beside(lanes, multiprocessors))
         images = trial.data.train_x
         self._maker = None
         if can_make(images, trial.augmentation):
