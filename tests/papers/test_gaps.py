@@ -30,3 +30,8 @@ def test_parts_of_a_claim_make_one_sentence_and_the_worst_decides():
     assert (both.verdict, both.sentence, both.numbers) == ("undecided", "a is b; c is d.", {"a": 1.0, "c": 2.0})
     assert together(Judgement("holds", "A is b."), Judgement("fails", "C is d.")).sentence == "A is b. C is d."
     assert together(good).sentence == "a is b."
+
+
+def test_an_error_that_nobody_can_tell_is_not_shown_as_a_number():
+    assert Gap(0.0035, 0.001, 4).said(" points", times=100, signed=True) == "+0.35 ± 0.10 points"
+    assert mean_of(pd.Series([0.0035])).said(" points", times=100) == "0.35 points (of unknown error)"

@@ -180,6 +180,19 @@ def test_lines_have_one_colour_for_a_name_and_gaps_where_there_is_no_number():
     assert (good["line"]["dash"], theory["line"]["dash"]) == ("solid", "dash")
     assert second["data"][1]["line"]["color"] == good["line"]["color"]
     assert len(set(line_colours([FIGURE, other]).values())) == 3
+
+
+def test_panels_that_share_no_name_have_palettes_of_their_own():
+    many = FigureExhibit("many", "x", "y", [Line(f"layer {i}", [0, 1], [1, 2]) for i in range(20)])
+    two = FigureExhibit("two", "x", "y", [Line("one", [0, 1], [1, 2]), Line("other", [0, 1], [1, 2])])
+    link = FigureExhibit("link", "x", "y", [Line("other", [0, 1], [1, 2]), Line("layer 3", [0, 1], [1, 2])])
+    apart, alone = line_colours([many, two]), line_colours([two])
+    assert {name: apart[name] for name in alone} == alone
+    assert len(set(line_colours([many, two, link]).values())) == 22, "a third panel shows lines of both"
+
+
+def test_axes_are_as_the_panel_says():
+    first = plotly_panels([FIGURE])[0]
     assert (first["layout"]["yaxis"]["type"], first["layout"]["xaxis"]["type"]) == ("log", "linear")
 
 

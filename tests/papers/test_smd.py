@@ -82,6 +82,7 @@ def layers(ratios, *, noise=0.01, seeds=2, status="finished", panel="a"):
             "predicted_step_angle": 0.01,
             "norm": 5.0,
             "rescaled_norm": 5.0,
+            "adjusted_grad_sq": (5.0 if layer else 500.0) * 4.0**-stage,
             "status": status,
         }
         for row, by_stage in ratios.items()
@@ -106,6 +107,10 @@ def test_figure_3_wants_the_rescaled_run_at_the_law_and_the_standard_one_below()
     # Where the first stage starts is not part of the claim.
     assert verdict("smd/fig3", table(rescaled=(3, 1, 1, 1))) == "holds"
     assert len(BY_ID["smd/fig3"].show(table())) == 3
+    # Gradients that shrink are told, and decide nothing.
+    found = BY_ID["smd/fig3"].judge(table())
+    assert "unit gradients √h of these stages are 0.50, 0.25, 0.12 of those before the first drop" in found.sentence
+    assert found.numbers["√h, stage 4"] == pytest.approx(1 / 8)
 
 
 def test_figure_6_wants_the_norm_of_the_rescaled_run_at_the_law_and_the_standard_one_above():

@@ -261,6 +261,7 @@ def test_figure_3_is_judged_in_each_network():
                 "step_angle": 0.01 * ratio * (1 + 0.01 * rng.standard_normal()),
                 "predicted_step_angle": 0.01,
                 "rescaled_norm": 5.0,
+                "adjusted_grad_sq": 2.0,
                 "status": "finished",
             }
             for row, ratios in ((smd.STANDARD, standard), (smd.RESCALED, rescaled))

@@ -5,6 +5,7 @@ A row for each experiment, whether it was run or not; below, the tables and figu
 
 from __future__ import annotations
 
+import math
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -77,7 +78,8 @@ def _rows(experiment: Experiment, findings: Sequence[Finding]) -> list[str]:
 
 def _row(finding: Finding, what: str) -> str:
     judgement, made = finding.judgement, made_in_words(finding.made)
-    numbers = ", ".join(f"{name} {value:.4g}" for name, value in judgement.numbers.items())
+    finite = {name: value for name, value in judgement.numbers.items() if math.isfinite(value)}
+    numbers = ", ".join(f"{name} {value:.4g}" for name, value in finite.items())
     identity = finding.experiment.id
     linked = f"[{identity}](#{_anchor(finding)})" if finding.exhibits else identity
     cells = (

@@ -25,6 +25,13 @@ class Gap:
     error: float
     freedom: int | None = None
 
+    def said(self, unit: str = "", *, times: float = 1.0, digits: int = 2, signed: bool = False) -> str:
+        """In words, as `times` the gap; an error that nobody can tell, as that of one seed, is left out and said so."""
+        size = f"{times * self.size:{'+' if signed else ''}.{digits}f}"
+        if math.isnan(self.error):
+            return f"{size}{unit} (of unknown error)"
+        return f"{size} ± {times * self.error:.{digits}f}{unit}"
+
     @property
     def margin(self) -> float:
         """Half the width of the 95 % interval (Student's)."""
@@ -79,4 +86,4 @@ def together(*parts: Judgement) -> Judgement:
 
 def points(gap: Gap) -> str:
     """A difference of accuracies in percentage points."""
-    return f"{100 * gap.size:.2f} ± {100 * gap.error:.2f} points"
+    return gap.said(" points", times=100)

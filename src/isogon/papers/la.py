@@ -13,7 +13,7 @@ import pandas as pd
 from isogon.lab import Config, Run
 from isogon.lab.plans import phases_name, schedule_of
 from isogon.papers.experiment import Experiment, Judgement, Options, Planned, Scale, curves
-from isogon.papers.gaps import Gap, together, worst
+from isogon.papers.gaps import points, together, worst
 from isogon.papers.la_curves import (
     TOLERANCE,
     accuracy_figures,
@@ -159,16 +159,12 @@ def _short_lived(table: pd.DataFrame) -> Judgement:
         right_after = gap(table, DROPPED, EXPONENTIAL, "test_accuracy", (drop, drop + 1))
         later = gap(table, DROPPED, EXPONENTIAL, "train_accuracy", (end - max(1, (end - drop) // 3), end))
         sentence = (
-            f"after the drop at epoch {drop} the run is {_in_points(right_after)} ahead for an epoch, and "
-            f"{_in_points(later)} at the phase's end"
+            f"after the drop at epoch {drop} the run is {points(right_after)} ahead for an epoch, and "
+            f"{points(later)} at the phase's end"
         )
         numbers = {f"epoch {drop}: first": right_after.size, f"epoch {drop}: later": later.size}
         parts.append(Judgement(worst([right_after.above(), later.within(TOLERANCE)]), sentence, numbers))
     return together(*parts)
-
-
-def _in_points(found: Gap) -> str:
-    return f"{100 * found.size:.2f} ± {100 * found.error:.2f} points"
 
 
 def _rate_figures(table: pd.DataFrame) -> list[Exhibit]:

@@ -100,7 +100,7 @@ def judge_recovery(table: pd.DataFrame) -> Judgement:
     product = float((times["steps"] * times["intrinsic_lr"]).mean())
     verdict = Gap(slope.size - 1, slope.error).within(_TOLERANCE)
     sentence = (
-        f"Recovery time against 1/(ηλ) has slope {slope.size:.2f} ± {slope.error:.2f} on log axes; it takes "
+        f"Recovery time against 1/(ηλ) has slope {slope.said()} on log axes; it takes "
         f"{product:.2f}/(ηλ) steps, {theory_steps(1):.2f} by theory."
     )
     return Judgement(verdict, sentence, {**numbers_of({"slope": slope}), "steps times ηλ": product})

@@ -167,7 +167,6 @@ class _Work:
                 return
             write_whole(file, lambda target: rows.to_parquet(target, compression="zstd", index=False))
         self.computed = pd.read_parquet(file)
-        self.computation = computed_here(self.options, code, self.command, file.stat().st_mtime)
         asked = _asked_for(self.options)
         every = self.experiment.plan(Options(scale=self.options.scale)) if asked else ()
         for name, labels in asked.items():
@@ -177,6 +176,8 @@ class _Work:
             if name in self.computed:
                 wanted = [bool(_places(name, label) & set(labels)) for label in self.computed[name]]
                 self.computed = self.computed[wanted].reset_index(drop=True)
+        if len(self.computed):
+            self.computation = computed_here(self.options, code, self.command, file.stat().st_mtime)
 
     def finding(self, ended: Mapping[str, Run], tell: Callable[[str], None]) -> Finding:
         """What there is of it with these runs, by their configs' keys, and with what was found earlier."""

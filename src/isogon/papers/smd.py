@@ -137,7 +137,30 @@ def _stage_verdicts(panel: str, table: pd.DataFrame) -> list[Judgement]:
         for stage in stages
     ]
     last = standard[standard["stage"] == stages[-1]]
-    return [*parts, off_law(f"{network}standard, stage {stages[-1] + 1}", excess_by_layer(last), above=False)]
+    parts.append(off_law(f"{network}standard, stage {stages[-1] + 1}", excess_by_layer(last), above=False))
+    return [*parts, _shrinking(network, rescaled, stages)]
+
+
+def _shrinking(network: str, rescaled: pd.DataFrame, stages: Sequence[int]) -> Judgement:
+    """Of the rescaled run's later stages: √h beside that of the first one's last epoch, the mean ratio of all layers.
+
+    At a drop the angle η√h/‖w‖² is the law's when h is the same before and after. What h does is no claim of the paper.
+    """
+
+    def size(rows: pd.DataFrame) -> pd.Series[float]:
+        found: pd.Series[float] = rows.groupby(["layer", "seed"])["adjusted_grad_sq"].mean() ** 0.5
+        return found
+
+    first = rescaled[rescaled["stage"] == 0]
+    before = size(first[first["epoch"] == first["epoch"].max()])
+    numbers = {
+        f"{network}√h, stage {stage + 1}": float((size(rescaled[rescaled["stage"] == stage]) / before).mean())
+        for stage in stages
+    }
+    ratios = ", ".join(f"{ratio:.2f}" for ratio in numbers.values())
+    return Judgement(
+        "holds", f"{network}unit gradients √h of these stages are {ratios} of those before the first drop", numbers
+    )
 
 
 def _show_stages(table: pd.DataFrame) -> Sequence[Exhibit]:
@@ -196,7 +219,7 @@ def _judge_accuracy(table: pd.DataFrame) -> Judgement:
     if not {STANDARD, RESCALED} <= set(by_seed):
         return Judgement("undecided", "One of the two runs is missing.")
     found = mean_of((by_seed[RESCALED] - by_seed[STANDARD]).dropna())
-    sentence = f"Rescaling changes the accuracy by {100 * found.size:+.2f} ± {100 * found.error:.2f} points."
+    sentence = f"Rescaling changes the accuracy by {found.said(' points', times=100, signed=True)}."
     numbers = {"rescaled − standard": found.size, "error": found.error}
     return Judgement(found.within(HARMLESS), sentence, numbers)
 

@@ -52,7 +52,7 @@ def by_step(run: Run, layer: str) -> pd.DataFrame:
 
 
 def by_layer(run: Run) -> pd.DataFrame:
-    """For every layer and epoch: the root mean square of its step angles, the law's, and its norm."""
+    """For every layer and epoch: the root mean square of its step angles, the law's, its norm, its mean h."""
     return angles_by_layer(run.records).assign(status=run.status) if len(run.epochs) else pd.DataFrame()
 
 
@@ -64,6 +64,7 @@ def angles_by_layer(records: pd.DataFrame) -> pd.DataFrame:
         square=("square", "mean"),
         predicted_step_angle=("predicted_step_angle", "last"),
         norm=("norm", "last"),
+        adjusted_grad_sq=("adjusted_grad_sq", "mean"),
         lr=("lr", "last"),
         weight_decay=("weight_decay", "last"),
     )
@@ -130,7 +131,7 @@ def off_law(name: str, found: Gap, *, above: bool) -> Judgement:
 
 
 def _percent(found: Gap) -> str:
-    return f"{100 * found.size:+.1f} ± {100 * found.error:.1f} %"
+    return found.said(" %", times=100, digits=1, signed=True)
 
 
 def layer_figure(rows: pd.DataFrame, title: str) -> FigureExhibit:

@@ -171,7 +171,7 @@ def _judge_7(table: pd.DataFrame) -> Judgement:
     parts = []
     for panel, k in PANELS.items():
         found = _ratio(table, panel, MANY, ONE)
-        sentence = f"{k} small steps turn the weights {found.size:.2f} ± {found.error:.2f} times as far as a large one"
+        sentence = f"{k} small steps turn the weights {found.said()} times as far as a large one"
         parts.append(Judgement(found.above(MUCH), sentence, {f"k = {k}: ratio of angles": found.size}))
     return together(*parts)
 
@@ -183,7 +183,7 @@ def _judge_8(table: pd.DataFrame) -> Judgement:
         gradient = float(_gradients(table, panel)["growth"].mean())
         off = Gap(found.size / root - 1, found.error / root, found.freedom)
         sentence = (
-            f"at {k} times batch and rate a step's angle grows {found.size:.2f} ± {found.error:.2f} times "
+            f"at {k} times batch and rate a step's angle grows {found.said()} times "
             f"(√k = {root:g}), the summed gradient {gradient:.2f} times"
         )
         numbers = {f"k = {k}: growth of the angle": found.size, f"k = {k}: growth of the gradient": gradient}

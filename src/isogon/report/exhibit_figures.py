@@ -35,16 +35,32 @@ _LEFT, _RIGHT, _BELOW, _ABOVE, _LINE = 0.85, 0.15, 0.5, 0.3, 0.2
 #: letters of size 11 in an inch, and of size 10 above the axes of a panel
 _PER_INCH, _PER_TITLE = 12, 46
 #: lines that a legend has room for
-_MOST_NAMED = 12
+_MOST_NAMED = 7
 #: dashes of theory's lines in turn, for matplotlib and for Plotly
 _DASHES = (("--", "dash"), (":", "dot"), ("-.", "dashdot"))
 
 
 def line_colours(panels: Sequence[FigureExhibit]) -> dict[str, str]:
-    """A colour for each name, the same in all panels; a dashed line has that of the solid one with its name."""
+    """A colour for each name, the same in all panels; a dashed line has that of the solid one with its name.
+
+    Panels that share no name share no palette either: two lines beside twenty others' panel stay easy to tell apart.
+    """
     every = [line for panel in panels for line in panel.lines]
-    solid = list(dict.fromkeys(line.name for line in every if not line.dashed))
-    return {line.name: THEORY for line in every} | dict(zip(solid, ordered_colours(len(solid)), strict=True))
+    solid = {line.name for line in every if not line.dashed}
+    found = {line.name: THEORY for line in every}
+    for names in _families([[line.name for line in panel.lines if line.name in solid] for panel in panels]):
+        found |= dict(zip(names, ordered_colours(len(names)), strict=True))
+    return found
+
+
+def _families(lists: Sequence[Sequence[str]]) -> list[list[str]]:
+    """The names of all lists, those together that are linked by lists with a name in common, in order."""
+    families: list[list[str]] = []
+    for names in lists:
+        linked = [family for family in families if not set(names).isdisjoint(family)]
+        families = [family for family in families if family not in linked]
+        families.append(list(dict.fromkeys([*(name for family in linked for name in family), *names])))
+    return families
 
 
 def line_dashes(panels: Sequence[FigureExhibit]) -> dict[str, tuple[str, str]]:
