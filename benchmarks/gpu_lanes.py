@@ -443,6 +443,7 @@ def main() -> None:
         raise SystemExit("This benchmark needs a CUDA device, and torch sees none.")
     about = {
         "hardware": processor("cuda"),
+        "host": processor(),  # which the plain loop waits for
         "cuda": torch.version.cuda,
         "cudnn": torch.backends.cudnn.version(),
         "torch": torch.__version__,

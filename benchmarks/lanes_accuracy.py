@@ -61,7 +61,7 @@ def main() -> None:
     def in_lanes(out: Path) -> list[Run]:
         with warnings.catch_warnings():
             # Lanes that cannot be recorded would be the plain loop once more.
-            warnings.simplefilter("error", UserWarning)
+            warnings.filterwarnings("error", message=".*[Ll]anes ")
             return lanes(wanted, out, device=options.device, at_once=options.seeds)
 
     def in_turn(out: Path) -> list[Run]:
