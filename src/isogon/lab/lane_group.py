@@ -1,8 +1,9 @@
 """`lanes`: many trainings of one network at once, each with the result it would have had alone.
 
-On a GPU that holds up to rounding: how many lanes share it decides in which order norms add up. Every lane is an ordinary `Trial`, with its own recipe, seeds, data subset, schedule, monitor and folder. Lanes share
+Every lane is an ordinary `Trial`, with its own recipe, seeds, data subset, schedule, monitor and folder. Lanes share
 nothing but the moment at which their gradients are computed, so a lane that diverges ends alone, and the next config
-takes its place at once.
+takes its place at once. On a GPU results agree up to rounding: norms add up in an order that the number of lanes
+decides.
 """
 
 from __future__ import annotations
