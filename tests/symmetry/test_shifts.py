@@ -26,6 +26,10 @@ def half(x: Tensor, p: Tensor) -> Tensor:
     return torch.cat([x[:, :2] + p, x[:, 2:]], dim=1)
 
 
+def logged(x: Tensor, p: Tensor) -> Tensor:
+    return ((x * p).abs() + 1).log()
+
+
 # Of x with the shape (5, 4, 4, 4) and one number p: the answer.
 CASES: dict[str, tuple[Function, str]] = {
     "softmax": (lambda x, p: (x + p).softmax(1), "0"),
@@ -84,6 +88,20 @@ CASES: dict[str, tuple[Function, str]] = {
     "differences by a convolution": (lambda x, p: F.conv2d(x + p, DIFFERENCES.to(x).repeat(4, 4, 1, 1)), UNKNOWN),
     "minus log Σ exp": (lambda x, p: (lambda y: y - y.logsumexp(1, keepdim=True))(x + p), "0"),
     "log Σ exp": (lambda x, p: (x + p).logsumexp(1), NOT),
+    # through a logarithm, which an exponential may undo
+    "logarithm": (lambda x, p: logged(x, p), NOT),
+    "logarithm, cosine": (lambda x, p: logged(x, p).cos(), NOT),
+    "logarithm, softmax": (lambda x, p: logged(x, p).softmax(1), UNKNOWN),
+    "logarithm, softmax, layer norm": (lambda x, p: F.layer_norm(logged(x, p).softmax(3), (4,)), UNKNOWN),
+    "logarithm, softmax, deviation": (lambda x, p: F.normalize(logged(x, p).softmax(1).std(1), dim=0), UNKNOWN),
+    "logarithm, moved, exponential": (lambda x, p: F.layer_norm((2 * logged(x, p).flip(1) - 1).exp(), (4,)), UNKNOWN),
+    "logarithm, power": (lambda x, p: F.layer_norm(2.0 ** logged(x, p), (4,)), UNKNOWN),
+    "logarithm, log Σ exp": (lambda x, p: logged(x, p).logsumexp(1), UNKNOWN),
+    "logarithm of a sum": (lambda x, p: F.layer_norm((x * p).abs().log1p().softmax(3), (4,)), UNKNOWN),
+    "logarithm of a sum, undone": (lambda x, p: (x * p).abs().log1p().expm1(), UNKNOWN),
+    "pure logarithm, softmax": (lambda x, p: (x * p).abs().log().softmax(1), "0"),
+    "pure logarithm, undone": (lambda x, p: (x * p).abs().log().exp(), UNKNOWN),
+    "pure logarithm, sine": (lambda x, p: (x * p).abs().log().sin(), NOT),
 }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from isogon.symmetry import state as st
-from isogon.symmetry.reasons import ORACLE_CURE, Site
+from isogon.symmetry.reasons import ORACLE_CURE, Mark, Site
 from isogon.symmetry.state import Bools, Ints, State
 
 
@@ -48,11 +48,23 @@ class Doubts(Site):
 
     def picked(self, x: State) -> State:
         """`x` of which but some elements are seen: what a choice has made not homogeneous may be so no longer."""
-        doubtful = [number for number in self.certain_reasons(x) if self.book.get(number).in_parts]
-        if not doubtful:
-            return x
         text = f"{self.place} picks from {{0}}, of which a part may have one degree"
-        return x.with_(reason=self.in_doubt(x, np.isin(x.reason, doubtful), text))
+        return self._marked_in_doubt(x, "in_parts", text)
+
+    def logged(self, x: State) -> State:
+        """`x` as a logarithm's result: of what is not homogeneous there an exponential may make something that is."""
+        reason = x.reason.copy()
+        for number in self.certain_reasons(x):
+            reason[x.reason == number] = self.book.marked(number, "logged")
+        return x.with_(reason=reason)
+
+    def unlogged(self, x: State) -> State:
+        """`x` for a function with an exponential in it: softmax(log u) is u / Σu, whose shifts a norm may remove."""
+        return self._marked_in_doubt(x, "logged", f"{self.place} may undo the logarithm that {{0}} went through")
+
+    def _marked_in_doubt(self, x: State, mark: Mark, text: str) -> State:
+        doubtful = [number for number in self.certain_reasons(x) if getattr(self.book.get(number), mark)]
+        return x.with_(reason=self.in_doubt(x, np.isin(x.reason, doubtful), text)) if doubtful else x
 
     def certain_reasons(self, x: State) -> list[int]:
         """The numbers of the reasons why `x` is not homogeneous, doubts aside."""

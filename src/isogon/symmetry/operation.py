@@ -216,7 +216,7 @@ class Operation(Doubts):
         some_whole = ~(a.broken | a.shifted | a.vanishing) | ~(b.broken | b.shifted | b.vanishing)
         reason = out.reason.copy()
         for number in self.certain_reasons(out):
-            reason[some_whole[:, None] & (out.reason == number)] = self.book.in_parts(number)
+            reason[some_whole[:, None] & (out.reason == number)] = self.book.marked(number, "in_parts")
         return out.with_(reason=reason)
 
     def join(self, first: Any, second: Any, verb: str) -> State:

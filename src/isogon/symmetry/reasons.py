@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 import numpy as np
 
@@ -16,6 +17,10 @@ ACTIVATION_CURE = "normalise without trainable affine before it, or use ReLU"
 CHANNEL_CURE = "normalise each channel (batch norm) before they are mixed"
 ORACLE_CURE = "ask the oracle with check(..., verify=True)"
 RULE_CURE = "add a rule with isogon.symmetry.register_rule"
+
+
+#: fields of a reason that say what may end it
+Mark = Literal["in_parts", "logged"]
 
 
 @dataclass(frozen=True)
@@ -32,6 +37,7 @@ class Reason:
     operands: tuple[State, ...] = ()
     met: str = ""  # for a shift: the operation that could not carry it
     in_parts: bool = False  # of a choice between elements: those of some part may all be of one degree
+    logged: bool = False  # of a logarithm: an exponential may undo it, and with it what was not homogeneous
 
     def sentence(self, source: int) -> str:
         words = self.text.format(*(describe(operand, source) for operand in self.operands))
@@ -64,7 +70,7 @@ class Book:
     averaged: dict[str, State] = field(default_factory=dict)  # module → what its running statistics are taken of
     running: list[int] = field(default_factory=list)  # reasons about normalisations that use running statistics
     _met: dict[tuple[int, str, bool], int] = field(default_factory=dict)
-    _in_parts: dict[int, int] = field(default_factory=dict)
+    _marked: dict[tuple[int, str], int] = field(default_factory=dict)
 
     def add(self, reason: Reason) -> int:
         self.reasons.append(reason)
@@ -82,11 +88,12 @@ class Book:
             self._met[key] = number if same else self.add(replace(old, met=words, unknown=old.unknown or unknown))
         return self._met[key]
 
-    def in_parts(self, number: int) -> int:
-        """The same reason for a tensor of which it may concern some elements alone."""
-        if number not in self._in_parts:
-            self._in_parts[number] = self.add(replace(self.get(number), in_parts=True))
-        return self._in_parts[number]
+    def marked(self, number: int, mark: Mark) -> int:
+        """The same reason with a mark."""
+        if (number, mark) not in self._marked:
+            marks: dict[str, Any] = {mark: True}
+            self._marked[number, mark] = self.add(replace(self.get(number), **marks))
+        return self._marked[number, mark]
 
 
 @dataclass

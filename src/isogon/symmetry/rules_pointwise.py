@@ -16,11 +16,12 @@ LARGEST_EPS = 1e-2
 MASKING = -1e4  # a constant at or below this before a softmax is a mask
 
 _NEED_ZERO = aten(
-    "tanh sin cos tan asin acos atan sinh cosh asinh acosh atanh erf erfc erfinv expm1 log1p gelu silu mish elu selu "
-    "celu softshrink hardshrink tanhshrink softsign hardswish log_sigmoid floor ceil round trunc frac logit lgamma "
-    "digamma special_expit i0 sinc"
+    "sin cos tan asin acos atan asinh acosh atanh erf erfc erfinv gelu softshrink hardshrink softsign hardswish floor "
+    "ceil round trunc frac lgamma digamma i0 sinc"
 )
-_NEED_ZERO_NONNEG = aten("exp exp2 sigmoid hardsigmoid relu6 softplus")
+_NEED_ZERO_NONNEG = aten("hardsigmoid relu6")
+_EXPONENTIALS = aten("tanh tanhshrink sinh cosh expm1 silu mish elu selu celu log_sigmoid")
+_EXPONENTIALS_NONNEG = aten("exp exp2 sigmoid special_expit softplus")
 _SIGN_ONLY = aten("sign sgn signbit isnan isinf isfinite logical_not bitwise_not")
 
 
@@ -127,7 +128,7 @@ def power(op: Operation, self: Any, exponent: Any) -> State:
     base, exponent = op.state(self), op.state(exponent)
     if exponent.value is not None:
         return op.lift(op.power(base, exponent.value), op.shape)
-    exponent = op.require_zero(exponent, f"the exponent of {op.place}")
+    exponent = op.unlogged(op.require_zero(exponent, f"the exponent of {op.place}"))
     if base.fixed.all():
         return op.require_zero(op.multiply(base, exponent))
     return op.unknown(base, exponent, why=f"{op.place} raises {{0}} to a power that is no single number")
@@ -271,10 +272,12 @@ def logarithm(op: Operation, self: State) -> State:
     x = op.settle(self)
     moves = np.isfinite(x.degree) & (np.abs(x.degree) > TOLERANCE)
     moving, everywhere = moves.any(axis=1), moves.all(axis=1)
-    number = op.broken("activation", f"{op.place} turns {{0}} into a shift", x) if moving.any() else st.NO_REASON
+    number = st.NO_REASON
+    if moving.any():
+        number = op.book.marked(op.broken("activation", f"{op.place} turns {{0}} into a shift", x), "logged")
     along = 1 << x.dim if x.runs > 1 else 0
     reason = op.in_doubt(x, x.broken & (x.ray != x.varies), f"{op.place} may turn {{0}} into a shift")
-    return st.merge_runs(
+    out = st.merge_runs(
         x.plain().with_(
             degree=np.where(np.isnan(x.degree), np.nan, 0.0),
             reason=reason,
@@ -284,6 +287,12 @@ def logarithm(op: Operation, self: State) -> State:
             nonneg=False,
         )
     )
+    return op.logged(out)
+
+
+@register_rule("aten.log1p", "aten.logit", "aten.special_log1p", "aten.special_logit")
+def logarithm_of_sum(op: Operation, self: State, *_: Any, **__: Any) -> State:
+    return op.logged(op.require_zero(self))
 
 
 @register_rule("aten.glu")
@@ -304,6 +313,16 @@ def needs_zero(op: Operation, self: State, *_: Any, **__: Any) -> State:
 @register_rule(*_NEED_ZERO_NONNEG)
 def needs_zero_nonneg(op: Operation, self: State, *_: Any, **__: Any) -> State:
     return op.require_zero(self, nonneg=True)
+
+
+@register_rule(*_EXPONENTIALS)
+def exponential(op: Operation, self: State, *_: Any, **__: Any) -> State:
+    return op.unlogged(op.require_zero(self))
+
+
+@register_rule(*_EXPONENTIALS_NONNEG)
+def exponential_nonneg(op: Operation, self: State, *_: Any, **__: Any) -> State:
+    return op.unlogged(op.require_zero(self, nonneg=True))
 
 
 @register_rule(*_SIGN_ONLY)

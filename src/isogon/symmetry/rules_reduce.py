@@ -138,7 +138,7 @@ def softmax_over(op: Operation, x: State, dim: int, what: str = "") -> State:
         return op.constant(x.shape, nonneg=True, value=1.0)
     along = 1 << dim
     x = op.settle(x.unshifted((x.shift & along) == 0), over=along)
-    out = op.require_zero(x, what, SOFTMAX_CURE, nonneg=True)
+    out = op.unlogged(op.require_zero(x, what, SOFTMAX_CURE, nonneg=True))
     if out.runs > 1 and out.dim == dim:
         out = op.mix(out, "takes the softmax over")
     return out.with_(stochastic=along)
@@ -162,7 +162,7 @@ def log_sum_exp(op: Operation, self: State, dim: Any, keepdim: bool = False) -> 
     dims = _dims(dim)
     over = st.mask_over(dims, self.ndim)
     passes = (self.shift & over) == 0
-    x = op.require_zero(op.settle(self, rows=~passes, over=over).unshifted(passes))
+    x = op.unlogged(op.require_zero(op.settle(self, rows=~passes, over=over).unshifted(passes)))
     x = x.with_(shift=np.where(passes, self.shift, 0), sure=np.where(passes, self.sure, 0))
     return op.reduce(x, dims, keepdim, "extreme").with_(centre=(self, over, "extreme"))
 

@@ -2,8 +2,8 @@
 
 A degree that is a number is proven (for ε → 0 where `assumptions` says so). "Not homogeneous" says that the operations
 as they stand do not make it so for weights in general; it does not see every cancellation between different
-operations: the mean of a centred tensor, a logarithm undone by an exponential, a bias whose elements happen to be equal
-within a group, a ReLU behind which only one side of a PReLU is left. `check(..., verify=True)` finds these.
+operations: the mean of a centred tensor, a bias whose elements happen to be equal within a group, a ReLU behind which
+only one side of a PReLU is left. `check(..., verify=True)` finds these.
 """
 
 from __future__ import annotations
