@@ -28,7 +28,9 @@ from torch.utils._pytree import tree_leaves, tree_map
 from isogon.symmetry.scale_map import JOINT
 
 FACTORS = (0.5, 2.0, 7.0)
-TINY = 1e-30  # PyTorch refuses ε = 0 in training-mode batch norm
+# In place of ε: nothing beside the variance of what a network computes, and much beside that of what is zero but for
+# rounding in double precision (1e-34), which a norm would else blow up.
+TINY = 1e-20
 INVARIANT, NOT_INVARIANT, INCONCLUSIVE = "invariant", "not invariant", "inconclusive"
 
 # Position of ε in the compiled functions, which have no signature to ask.
@@ -58,7 +60,7 @@ class Measurement:
 
 
 class _WithoutEps(TorchFunctionMode):
-    """Replaces the ε of normalisations by 1e-30, and small constants that are added or clamped at too where `small`.
+    """Replaces the ε of normalisations by `TINY`, and small constants that are added or clamped at too where `small`.
 
     Random masks drop half of what they see: with the few drops of a small rate a run could miss that they matter.
     """
