@@ -111,6 +111,7 @@ def test_figure_3_wants_the_rescaled_run_at_the_law_and_the_standard_one_below()
     found = BY_ID["smd/fig3"].judge(table())
     assert "unit gradients √h of these stages are 0.50, 0.25, 0.12 of those before the first drop" in found.sentence
     assert found.numbers["√h, stage 4"] == pytest.approx(1 / 8)
+    assert verdict("smd/fig3", table().drop(columns="adjusted_grad_sq")) == "holds", "results of older versions"
 
 
 def test_figure_6_wants_the_norm_of_the_rescaled_run_at_the_law_and_the_standard_one_above():

@@ -99,6 +99,19 @@ CASES: dict[str, tuple[Function, str]] = {
     "logarithm, log Σ exp": (lambda x, p: logged(x, p).logsumexp(1), UNKNOWN),
     "logarithm of a sum": (lambda x, p: F.layer_norm((x * p).abs().log1p().softmax(3), (4,)), UNKNOWN),
     "logarithm of a sum, undone": (lambda x, p: (x * p).abs().log1p().expm1(), UNKNOWN),
+    "logarithm, gate": (lambda x, p: F.glu(torch.cat([x, -logged(x, p)], 1), 1).reciprocal().std(1), UNKNOWN),
+    "logarithm, loss": (lambda x, p: F.poisson_nll_loss(logged(x, p), 0 * x, reduction="none").std(1), UNKNOWN),
+    "loss, exponential": (
+        lambda x, p: F.binary_cross_entropy(x.sigmoid() * p.abs() / 50, x * 0 + 1, reduction="none").neg().exp(),
+        UNKNOWN,
+    ),
+    "inverse, exponentials": (lambda x, p: F.normalize((x * p).asinh().sinh().std(1), dim=0), UNKNOWN),
+    "beside what is known": (lambda x, p: torch.cat([x * p, (x * p).asinh().sinh()], 1), UNKNOWN),
+    "of what is not homogeneous": (lambda x, p: (x * p).cos().abs().log().softmax(1), NOT),
+    "pure logarithm, running log Σ exp": (
+        lambda x, p: (lambda y: y - y.mean(1, keepdim=True))((x * p).abs().log().logcumsumexp(1)),
+        "0",
+    ),
     "pure logarithm, softmax": (lambda x, p: (x * p).abs().log().softmax(1), "0"),
     "pure logarithm, undone": (lambda x, p: (x * p).abs().log().exp(), UNKNOWN),
     "pure logarithm, sine": (lambda x, p: (x * p).abs().log().sin(), NOT),
@@ -129,6 +142,18 @@ def test_a_bias_that_differs_along_what_is_normalised_is_certain(function: Any, 
     for name, keep in kept.items():
         model = function(lambda m, x, keep=keep: F.normalize(keep(x + m.p).std(1), dim=0), p=(4, 1, 1))
         assert str(confirmed(model, x).joint) == NOT, name
+
+
+def test_behind_trained_weights_no_exponential_undoes_a_logarithm(function: Any, confirmed: Callable[..., Any]) -> None:
+    x = torch.randn(5, 4, 4, 4, generator=torch.Generator().manual_seed(3))
+    for expected, weigh in (
+        (NOT, lambda y, m: y @ m.w),
+        (NOT, lambda y, m: y * m.w),
+        (UNKNOWN, lambda y, m: y + m.w),
+        (UNKNOWN, lambda y, m: y @ DIFFERENCES.to(y)),
+    ):
+        model = function(lambda m, x, weigh=weigh: weigh(logged(x, m.p), m).tanh(), p=(), w=(4, 4))
+        assert str(confirmed(model, x).alone["p"]) == expected
 
 
 def test_a_frozen_filter_may_have_been_made_to_remove_it(function: Any, confirmed: Callable[..., Any]) -> None:

@@ -138,10 +138,10 @@ def _stage_verdicts(panel: str, table: pd.DataFrame) -> list[Judgement]:
     ]
     last = standard[standard["stage"] == stages[-1]]
     parts.append(off_law(f"{network}standard, stage {stages[-1] + 1}", excess_by_layer(last), above=False))
-    return [*parts, _shrinking(network, rescaled, stages)]
+    return [*parts, *_shrinking(network, rescaled, stages)]
 
 
-def _shrinking(network: str, rescaled: pd.DataFrame, stages: Sequence[int]) -> Judgement:
+def _shrinking(network: str, rescaled: pd.DataFrame, stages: Sequence[int]) -> list[Judgement]:
     """Of the rescaled run's later stages: √h beside that of the first one's last epoch, the mean ratio of all layers.
 
     At a drop the angle η√h/‖w‖² is the law's when h is the same before and after. What h does is no claim of the paper.
@@ -151,6 +151,8 @@ def _shrinking(network: str, rescaled: pd.DataFrame, stages: Sequence[int]) -> J
         found: pd.Series[float] = rows.groupby(["layer", "seed"])["adjusted_grad_sq"].mean() ** 0.5
         return found
 
+    if "adjusted_grad_sq" not in rescaled or rescaled["adjusted_grad_sq"].isna().any():  # of an older version
+        return []
     first = rescaled[rescaled["stage"] == 0]
     before = size(first[first["epoch"] == first["epoch"].max()])
     numbers = {
@@ -158,9 +160,8 @@ def _shrinking(network: str, rescaled: pd.DataFrame, stages: Sequence[int]) -> J
         for stage in stages
     }
     ratios = ", ".join(f"{ratio:.2f}" for ratio in numbers.values())
-    return Judgement(
-        "holds", f"{network}unit gradients √h of these stages are {ratios} of those before the first drop", numbers
-    )
+    told = f"{network}unit gradients √h of these stages are {ratios} of those before the first drop"
+    return [Judgement("holds", told, numbers)]
 
 
 def _show_stages(table: pd.DataFrame) -> Sequence[Exhibit]:

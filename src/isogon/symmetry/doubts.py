@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from isogon.symmetry import state as st
@@ -51,12 +53,29 @@ class Doubts(Site):
         text = f"{self.place} picks from {{0}}, of which a part may have one degree"
         return self._marked_in_doubt(x, "in_parts", text)
 
-    def logged(self, x: State) -> State:
-        """`x` as a logarithm's result: of what is not homogeneous there an exponential may make something that is."""
-        reason = x.reason.copy()
-        for number in self.certain_reasons(x):
-            reason[x.reason == number] = self.book.marked(number, "logged")
-        return x.with_(reason=reason)
+    def logged(self, x: State, *before: State) -> State:
+        """`x` as the logarithm of `before`: what it alone makes not homogeneous an exponential may undo."""
+        old = {number for one in before for number in self.certain_reasons(one)}
+        new = [number for number in self.certain_reasons(x) if number not in old]
+        return x.with_(reason=self._marked(x.reason, new, True))
+
+    def weighted(self, x: State, by: State) -> State:
+        """`x` for a product with `by`: after one with weights in training no exponential undoes a logarithm."""
+        if not by.free:
+            return x
+        numbers = [n for n in (*self.certain_reasons(x), *np.unique(x.shift_reason)) if n >= 0]
+        logged = [int(n) for n in numbers if n < st.UNKNOWN_BASE and self.book.get(int(n)).logged]
+        if not logged:
+            return x
+        return x.with_(
+            reason=self._marked(x.reason, logged, False), shift_reason=self._marked(x.shift_reason, logged, False)
+        )
+
+    def _marked(self, reason: Ints, numbers: Iterable[int], logged: bool) -> Ints:
+        found = reason.copy()
+        for number in numbers:
+            found[reason == number] = self.book.marked(number, "logged", logged)
+        return found
 
     def unlogged(self, x: State) -> State:
         """`x` for a function with an exponential in it: softmax(log u) is u / Σu, whose shifts a norm may remove."""

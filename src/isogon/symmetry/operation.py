@@ -255,6 +255,7 @@ class Operation(Doubts):
             return self.power(first, 2).with_(floating=self.floating)
         a, b = self.align(self.state(first), self.state(second))
         a, b = self.picked(a) if may_mask(b) else a, self.picked(b) if may_mask(a) else b
+        a, b = self.weighted(a, b), self.weighted(b, a)
         both = a.shifted & b.shifted
         a, b = self.settle(a, rows=both), b.unshifted(both)
         da, ra, db, rb, dim, sizes = st.common_runs(a, b, a.dim, b.dim)

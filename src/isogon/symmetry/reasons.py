@@ -70,7 +70,7 @@ class Book:
     averaged: dict[str, State] = field(default_factory=dict)  # module → what its running statistics are taken of
     running: list[int] = field(default_factory=list)  # reasons about normalisations that use running statistics
     _met: dict[tuple[int, str, bool], int] = field(default_factory=dict)
-    _marked: dict[tuple[int, str], int] = field(default_factory=dict)
+    _marked: dict[tuple[int, str, bool], int] = field(default_factory=dict)
 
     def add(self, reason: Reason) -> int:
         self.reasons.append(reason)
@@ -88,12 +88,13 @@ class Book:
             self._met[key] = number if same else self.add(replace(old, met=words, unknown=old.unknown or unknown))
         return self._met[key]
 
-    def marked(self, number: int, mark: Mark) -> int:
-        """The same reason with a mark."""
-        if (number, mark) not in self._marked:
-            marks: dict[str, Any] = {mark: True}
-            self._marked[number, mark] = self.add(replace(self.get(number), **marks))
-        return self._marked[number, mark]
+    def marked(self, number: int, mark: Mark, on: bool = True) -> int:
+        """The same reason with a mark, or without."""
+        key = (number, mark, on)
+        if key not in self._marked:
+            changes: dict[str, Any] = {mark: on}
+            self._marked[key] = self.add(replace(self.get(number), **changes))
+        return self._marked[key]
 
 
 @dataclass

@@ -29,6 +29,7 @@ def contract(
         a = a if la[a.dim] in out else op.mix(a)
         b = b if lb[b.dim] in out else op.mix(b)
         b = op.flatten_runs(b) if a.runs > 1 else b
+    a, b = op.weighted(a, b), op.weighted(b, a)
     both = a.shifted & b.shifted
     a, b = op.settle(a, rows=both), b.unshifted(both)
     da, ra, db, rb, _, sizes = st.common_runs(a, b, 0, 0)

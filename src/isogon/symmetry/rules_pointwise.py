@@ -16,7 +16,7 @@ LARGEST_EPS = 1e-2
 MASKING = -1e4  # a constant at or below this before a softmax is a mask
 
 _NEED_ZERO = aten(
-    "sin cos tan asin acos atan asinh acosh atanh erf erfc erfinv gelu softshrink hardshrink softsign hardswish floor "
+    "sin cos tan asin acos atan erf erfc erfinv gelu softshrink hardshrink softsign hardswish floor "
     "ceil round trunc frac lgamma digamma i0 sinc"
 )
 _NEED_ZERO_NONNEG = aten("hardsigmoid relu6")
@@ -287,12 +287,12 @@ def logarithm(op: Operation, self: State) -> State:
             nonneg=False,
         )
     )
-    return op.logged(out)
+    return op.logged(out, self)
 
 
-@register_rule("aten.log1p", "aten.logit", "aten.special_log1p", "aten.special_logit")
+@register_rule(*aten("log1p logit asinh acosh atanh"))
 def logarithm_of_sum(op: Operation, self: State, *_: Any, **__: Any) -> State:
-    return op.logged(op.require_zero(self))
+    return op.logged(op.require_zero(self), self)
 
 
 @register_rule("aten.glu")
@@ -302,7 +302,7 @@ def gated_linear_unit(op: Operation, self: State, dim: int = -1) -> State:
     table = [1 << i for i in range(self.ndim)]
     a = op.move(self, op.shape, table, lambda labels: labels.narrow(dim, 0, half))
     b = op.move(self, op.shape, table, lambda labels: labels.narrow(dim, half, half))
-    return op.multiply(a, op.require_zero(b, f"the gate of {op.place}"))
+    return op.multiply(a, op.unlogged(op.require_zero(b, f"the gate of {op.place}")))
 
 
 @register_rule(*_NEED_ZERO)

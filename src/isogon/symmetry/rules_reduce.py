@@ -108,17 +108,14 @@ def product(op: Operation, self: State, dim: int | None = None, keepdim: bool = 
 
 @register_rule("aten.cumsum", "aten.logcumsumexp")
 def running_sum(op: Operation, self: State, dim: int, **_: Any) -> State:
-    x = self if op.short == "cumsum" else op.require_zero(self)
+    along = 1 << dim % self.ndim if self.ndim else 0
+    x = self if op.short == "cumsum" else _of_exponentials(op, self, along)
     x = op.mix(x, "sums along") if x.runs > 1 and x.dim == dim % x.ndim else x
-    along = 1 << dim % x.ndim if x.ndim else 0
-    return (
-        x.plain()
-        .with_(
-            varies=x.varies | along & st.nontrivial(x.shape),
-            ray=np.where((x.ray & along) != 0, x.varies | along, x.ray),
-        )
-        .shifted_along(along)
+    out = x.plain().with_(
+        varies=x.varies | along & st.nontrivial(x.shape),
+        ray=np.where((x.ray & along) != 0, x.varies | along, x.ray),
     )
+    return out.shifted_along(along) if op.short == "cumsum" else out
 
 
 @register_rule("aten.cumprod")
@@ -156,14 +153,18 @@ def log_softmax(op: Operation, self: State, dim: int, *_: Any, **__: Any) -> Sta
     return softmax_over(op, self, dim % self.ndim).with_(nonneg=False, stochastic=0)
 
 
+def _of_exponentials(op: Operation, x: State, over: int) -> State:
+    """`x` for log Σ exp(x) `over` dimensions: 0 → 0, and a shift that is constant there passes."""
+    passes = (x.shift & over) == 0
+    out = op.unlogged(op.require_zero(op.settle(x, rows=~passes, over=over).unshifted(passes)))
+    return out.with_(shift=np.where(passes, x.shift, 0), sure=np.where(passes, x.sure, 0))
+
+
 @register_rule("aten.logsumexp")
 def log_sum_exp(op: Operation, self: State, dim: Any, keepdim: bool = False) -> State:
-    """0 → 0; a shift that is constant over the dimensions passes, as it does for an extreme."""
     dims = _dims(dim)
     over = st.mask_over(dims, self.ndim)
-    passes = (self.shift & over) == 0
-    x = op.unlogged(op.require_zero(op.settle(self, rows=~passes, over=over).unshifted(passes)))
-    x = x.with_(shift=np.where(passes, self.shift, 0), sure=np.where(passes, self.sure, 0))
+    x = _of_exponentials(op, self, over)
     return op.reduce(x, dims, keepdim, "extreme").with_(centre=(self, over, "extreme"))
 
 
@@ -319,4 +320,6 @@ def distance(op: Operation, self: State, target: State, *_: Any, **__: Any) -> S
     )
 )
 def fixed_loss(op: Operation, self: State, target: State, *_: Any, **__: Any) -> State:
-    return _averaged(op, op.multiply(op.require_zero(self), op.require_zero(target))).with_(nonneg=False)
+    """Most have logarithms or exponentials in them."""
+    each = op.multiply(op.unlogged(op.require_zero(self)), op.unlogged(op.require_zero(target)))
+    return _averaged(op, op.logged(each, self, target)).with_(nonneg=False)

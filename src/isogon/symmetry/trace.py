@@ -2,8 +2,8 @@
 
 A degree that is a number is proven (for ε → 0 where `assumptions` says so). "Not homogeneous" says that the operations
 as they stand do not make it so for weights in general; it does not see every cancellation between different
-operations: the mean of a centred tensor, a bias whose elements happen to be equal within a group, a ReLU behind which
-only one side of a PReLU is left. `check(..., verify=True)` finds these.
+operations: the mean of a centred tensor, an exponential undone by a logarithm, a bias whose elements happen to be equal
+within a group, a ReLU behind which only one side of a PReLU is left. `check(..., verify=True)` finds these.
 """
 
 from __future__ import annotations
@@ -152,13 +152,12 @@ class _Answers:
         return [n for n in self.book.running if not self.book.get(n).operands[0].fixed[row]]
 
     def degree(self, row: int) -> Degree:
-        """One degree for all outputs: what certainly varies decides first, then what is unknown."""
+        """One degree for all outputs: what certainly differs decides first, then what is unknown."""
         reasons, numbers = self._reasons(row), self._numbers(row)
         certain = [n for n in reasons if n < st.UNKNOWN_BASE]
         if certain:
             return Degree(NOT_HOMOGENEOUS, reason=self.book.get(certain[0]).sentence(row))
-        varying = [d for d in numbers if abs(d) > TOLERANCE]
-        if varying and (len(numbers) > 1 or reasons):
+        if len(numbers) > 1:
             return Degree(NOT_HOMOGENEOUS, reason=f"parts of the output have the degrees {_listed(numbers)}")
         if reasons:
             return Degree(UNKNOWN, reason=self.book.get(reasons[0]).sentence(row))
