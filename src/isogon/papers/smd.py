@@ -93,7 +93,7 @@ def _show_fixed(table: pd.DataFrame) -> Sequence[Exhibit]:
         norms = [("‖w‖", row, "norm", False), ("law", row, "predicted_norm", True)]
         angles = [("angle", row, "step_angle", False), ("law", row, "predicted_step_angle", True)]
         exhibits += [
-            step_figure(table, f"{row}: unit gradient", "squared norm", gradients),
+            step_figure(table, f"{row}: unit gradient", "squared norm", gradients, log_y=True),
             step_figure(table, f"{row}: norm", "‖w‖", norms),
             step_figure(table, f"{row}: angle of a step", "rad", angles),
         ]
@@ -207,11 +207,12 @@ def _show_norms(table: pd.DataFrame) -> Sequence[Exhibit]:
     exhibits: list[Exhibit] = []
     for row in (STANDARD, RESCALED):
         columns = [("‖g̃‖²", row, "mean_unit_grad_sq", False), ("h", row, "mean_adjusted_grad_sq", False)]
-        exhibits.append(step_figure(shown, f"{row}: unit gradient, means of 200 steps", "squared norm", columns))
+        title = f"{row}: unit gradient, means of 200 steps"
+        exhibits.append(step_figure(shown, title, "squared norm", columns, log_y=True))
     norms = [
         line for row in (STANDARD, RESCALED) for line in ((row, row, "rescaled_norm", False), (row, row, "law", True))
     ]
-    return [*exhibits, step_figure(shown, "Norm", "‖w‖", norms)]
+    return [*exhibits, step_figure(shown, "Norm", "‖w‖", norms, log_y=True)]
 
 
 def _judge_accuracy(table: pd.DataFrame) -> Judgement:

@@ -34,8 +34,8 @@ _WIDTH, _HEIGHT = 4.6, 3.3
 _LEFT, _RIGHT, _BELOW, _ABOVE, _LINE = 0.85, 0.15, 0.5, 0.3, 0.2
 #: letters of size 11 in an inch, and of size 10 above the axes of a panel
 _PER_INCH, _PER_TITLE = 12, 46
-#: lines that a legend has room for
-_MOST_NAMED = 7
+#: lines that a legend has room for, and those that it names of more
+_MOST_NAMED, _NAMED_OF_MORE = 12, 7
 #: dashes of theory's lines in turn, for matplotlib and for Plotly
 _DASHES = (("--", "dash"), (":", "dot"), ("-.", "dashdot"))
 
@@ -170,14 +170,14 @@ def _draw_panel(ax: Any, panel: FigureExhibit, colours: dict[str, str], dashes: 
     if panel.log_x and _has_positive(line.x for line in panel.lines):
         ax.set_xscale("log")
     if drawn:
-        ax.legend(handles=_spread(drawn, _MOST_NAMED), frameon=False, fontsize=7)
+        ax.legend(handles=_named(drawn), frameon=False, fontsize=7)
 
 
-def _spread(items: Sequence[Any], most: int) -> list[Any]:
-    """At most so many, evenly from the first to the last: colours in between tell what is in between."""
-    if len(items) <= most:
-        return list(items)
-    return [items[round(place * (len(items) - 1) / (most - 1))] for place in range(most)]
+def _named(lines: Sequence[Any]) -> list[Any]:
+    """All, or of very many some, evenly from the first to the last: colours in between tell what is in between."""
+    if len(lines) <= _MOST_NAMED:
+        return list(lines)
+    return [lines[round(place * (len(lines) - 1) / (_NAMED_OF_MORE - 1))] for place in range(_NAMED_OF_MORE)]
 
 
 def _points(line: Line) -> tuple[list[float], list[float]]:
