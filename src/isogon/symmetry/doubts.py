@@ -57,7 +57,7 @@ class Doubts(Site):
         """`x` as the logarithm of `before`: what it alone makes not homogeneous an exponential may undo."""
         old = {number for one in before for number in self.certain_reasons(one)}
         new = [number for number in self.certain_reasons(x) if number not in old]
-        return x.with_(reason=self._marked(x.reason, new, True))
+        return x.with_(reason=self.with_mark(x.reason, new, "logged"))
 
     def weighted(self, x: State, by: State) -> State:
         """`x` for a product with `by`: after one with weights in training no exponential undoes a logarithm."""
@@ -67,14 +67,14 @@ class Doubts(Site):
         logged = [int(n) for n in numbers if n < st.UNKNOWN_BASE and self.book.get(int(n)).logged]
         if not logged:
             return x
-        return x.with_(
-            reason=self._marked(x.reason, logged, False), shift_reason=self._marked(x.shift_reason, logged, False)
-        )
+        reason, why = (self.with_mark(numbers, logged, "logged", on=False) for numbers in (x.reason, x.shift_reason))
+        return x.with_(reason=reason, shift_reason=why)
 
-    def _marked(self, reason: Ints, numbers: Iterable[int], logged: bool) -> Ints:
+    def with_mark(self, reason: Ints, numbers: Iterable[int], mark: Mark, *, on: bool = True) -> Ints:
+        """`reason` with these numbers replaced by those of the same reasons with the mark, or without."""
         found = reason.copy()
         for number in numbers:
-            found[reason == number] = self.book.marked(number, "logged", logged)
+            found[reason == number] = self.book.marked(number, mark, on)
         return found
 
     def unlogged(self, x: State) -> State:

@@ -214,10 +214,8 @@ class Operation(Doubts):
         out = self.join(a, b, verb)
         # Zeros beside what is not homogeneous are a mask, and nobody looks at them alone.
         some_whole = ~(a.broken | a.shifted | a.vanishing) | ~(b.broken | b.shifted | b.vanishing)
-        reason = out.reason.copy()
-        for number in self.certain_reasons(out):
-            reason[some_whole[:, None] & (out.reason == number)] = self.book.marked(number, "in_parts")
-        return out.with_(reason=reason)
+        marked = self.with_mark(out.reason, self.certain_reasons(out), "in_parts")
+        return out.with_(reason=np.where(some_whole[:, None], marked, out.reason))
 
     def join(self, first: Any, second: Any, verb: str) -> State:
         """A comparison of two tensors element by element, or a choice by it: the degrees must be equal."""

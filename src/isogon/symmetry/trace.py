@@ -157,7 +157,7 @@ class _Answers:
         certain = [n for n in reasons if n < st.UNKNOWN_BASE]
         if certain:
             return Degree(NOT_HOMOGENEOUS, reason=self.book.get(certain[0]).sentence(row))
-        if len(numbers) > 1:
+        if numbers and numbers[-1] - numbers[0] > TOLERANCE:
             return Degree(NOT_HOMOGENEOUS, reason=f"parts of the output have the degrees {_listed(numbers)}")
         if reasons:
             return Degree(UNKNOWN, reason=self.book.get(reasons[0]).sentence(row))
