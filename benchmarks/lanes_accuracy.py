@@ -16,11 +16,11 @@ import math
 import platform
 import statistics
 import tempfile
-import warnings
 from pathlib import Path
 from typing import Any
 
 import torch
+from gpu_lanes import all_recorded
 from machine import processor
 
 from isogon import Recipe
@@ -59,9 +59,7 @@ def main() -> None:
     wanted = configs(options.seeds, options.epochs)
 
     def in_lanes(out: Path) -> list[Run]:
-        with warnings.catch_warnings():
-            # Lanes that cannot be recorded would be the plain loop once more.
-            warnings.filterwarnings("error", message=".*[Ll]anes ")
+        with all_recorded():
             return lanes(wanted, out, device=options.device, at_once=options.seeds)
 
     def in_turn(out: Path) -> list[Run]:

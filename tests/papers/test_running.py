@@ -117,6 +117,13 @@ def test_what_is_computed_is_computed_once_for_the_same_options(toys, tmp_path):
     pd.testing.assert_frame_equal(kept.table, found.table)
 
 
+def test_nothing_computed_is_no_source(toys, tmp_path):
+    one = replace(toys["yun/table"], compute=lambda options: pd.DataFrame())
+    (found,) = reproduce([one], Options(seeds=1), out=tmp_path, **HERE)
+    assert found.sources
+    assert all(source.is_training for source in found.sources)
+
+
 def test_interrupted_it_keeps_what_ended_and_goes_on(toys, tmp_path, monkeypatch):
     monkeypatch.setattr(running, "PARTIAL_EVERY", 0.0)
     interruptions = [KeyboardInterrupt]
