@@ -74,15 +74,7 @@ def trained(make_task, optimizer_of, *, device: str, bad: set[int] = frozenset()
     return monitor.records
 
 
-@pytest.fixture
-def exact_convolutions():
-    before = torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32
-    torch.backends.cudnn.allow_tf32 = torch.backends.cuda.matmul.allow_tf32 = False
-    yield
-    torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = before
-
-
-@pytest.mark.usefixtures("exact_convolutions")
+@pytest.mark.usefixtures("exact_products")
 @pytest.mark.parametrize("fused", [True, False])
 @pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.AdamW])
 def test_a_scaled_run_has_the_records_of_the_cpu(make_task, kind, fused):

@@ -8,6 +8,7 @@ weights and buffers.
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import torch
@@ -128,7 +129,12 @@ class _Recording:
     def _record(self, stream: torch.cuda.Stream) -> None:
         # All algorithms are tried once; later recordings of the process know.
         tf32 = torch.backends.cudnn.allow_tf32
-        with torch.backends.cudnn.flags(enabled=True, benchmark=True, benchmark_limit=0, allow_tf32=tf32):
+        with (
+            torch.backends.cudnn.flags(enabled=True, benchmark=True, benchmark_limit=0, allow_tf32=tf32),
+            warnings.catch_warnings(),
+        ):
+            # Where a product is the first thing that torch's backward thread does, torch says so, and all is well.
+            warnings.filterwarnings("ignore", message="Attempting to run cuBLAS")
             for _ in range(_FIRST_STEPS):
                 self.fused.gradients()
                 self.fused.point_to_gradients()
