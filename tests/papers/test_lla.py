@@ -304,7 +304,11 @@ def test_predictions_are_alike_in_distribution(id_, first):
     # Far apart for good: more trials bring them no nearer, however large the errors.
     assert verdict(id_, trials(1.0, first=first, error=0.9)) == "undecided"
     assert verdict(id_, trials(0.0, count=4, first=first)) == "undecided"
-    assert len(BY_ID[id_].show(trials(0.0, count=8, first=first))) >= 2
+    table = trials(0.0, count=8, first=first)
+    titles = [exhibit.title for exhibit in BY_ID[id_].show(table)]
+    assert titles[-2:] == ["Predictions at epoch 6", "Predictions at epoch 10"], "a twentieth of the paper's"
+    assert "(LR-decay, epoch 10)" in BY_ID[id_].judge(table).sentence
+    assert BY_ID[id_].show(table[table["stage"] == 120])[-1].title == titles[-2]
 
 
 def test_errors_that_differ_fail():

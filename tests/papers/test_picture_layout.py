@@ -71,3 +71,12 @@ def test_long_titles_wide_numbers_and_many_layers_have_room(count, log, tmp_path
     named = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
     assert (named[0], named[-1]) == (LAYERS[0], "law")
     assert len(figure.axes[0].lines) == len(lines), "the legend is shortened, not the figure"
+
+
+def test_numbers_along_logarithmic_axes_are_plain(tmp_path, monkeypatch):
+    panel = FigureExhibit("A", "x", "y", [Line("a", [600, 5000], [0.2, 0.7])], log_x=True, log_y=True)
+    figure, _ = drawn([panel], "title", tmp_path, monkeypatch)
+    for axis, expected in ((figure.axes[0].xaxis, {"600", "1000", "2000"}), (figure.axes[0].yaxis, {"0.2", "0.6"})):
+        shown = {label.get_text() for minor in (False, True) for label in axis.get_ticklabels(minor=minor)} - {""}
+        assert shown >= expected
+        assert all(float(number) for number in shown)

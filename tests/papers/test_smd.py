@@ -212,6 +212,21 @@ def test_figure_7_wants_small_steps_to_turn_further():
     assert verdict("smd/fig7", scaling(lambda k: 1.4 * k**0.5, math.sqrt, noise=1.0)) == "undecided"
 
 
+def test_the_law_of_figure_7_is_that_of_each_epochs_rate():
+    config = smd_scaling.SETTINGS["small"].config(4, 0)
+    rates = [0.2, 0.2, 0.02, 0.002, 0.0002]
+    for k in (1, 4):
+        expected = [float(law("sgd", lr=rate, weight_decay=5e-4, momentum=0.9).angle(k)) for rate in rates]
+        assert smd_scaling.law_angles(config, [0, 9, 10, 20, 29], k) == pytest.approx(expected, rel=1e-12)
+    figure = BY_ID["smd/fig7"].show(scaling(math.sqrt, math.sqrt))[0]
+    assert [(line.name, line.dashed) for line in figure.lines] == [
+        ("k small steps", False),
+        ("k small steps: law", True),
+        ("one large step", False),
+        ("one large step: law", True),
+    ]
+
+
 def test_figure_8_wants_the_angle_to_grow_as_the_root_of_k_whatever_the_gradient_does():
     assert verdict("smd/fig8", scaling(math.sqrt, math.sqrt, gradient=3.9)) == "holds"
     assert verdict("smd/fig8", scaling(math.sqrt, lambda k: k)) == "fails"

@@ -38,7 +38,7 @@ _TOLERANCE = 0.005
 def trial(scale: Scale, schedule: str, *, stage: int, seed: int, fixed_start: bool = False) -> Config:
     """One trial: phases of 40 epochs at ηλ = 0.04, 0.02, 0.01 (Const: 0.01 throughout), then η = 0.01 without decay.
 
-    `stage` is the epoch at which it ends, 120 or 200.
+    `stage` is the epoch at which it ends at paper scale, 120 or 200.
     """
     unit, _, samples, batch = _SIZES[scale]
     epochs = [epoch / 40 * unit for epoch in (0, 40, 80, 120)]
@@ -116,6 +116,11 @@ def variations(table: pd.DataFrame, first: str, other: str, stage: int) -> pd.Da
     return pd.DataFrame({"trials": counts, "variation": found})
 
 
+def _length(table: pd.DataFrame, stage: int) -> int:
+    """The epochs of the runs that end at a `stage`, which has its name from the paper scale."""
+    return int(table.loc[table["stage"] == stage, "epoch"].max()) + 1
+
+
 def _error_sum(table: pd.DataFrame, first: str, other: str, stage: int) -> float:
     """The dashed baseline: the sum of both mean test errors."""
     ends = table[(table["stage"] == stage) & (table["predictions"].str.len() > 0)]
@@ -142,7 +147,7 @@ def judge_variations(first: str, table: pd.DataFrame) -> Judgement:
                 # The null: what two halves of one group differ by, each of half as many trials.
                 null = ensembles.null_variation(predictions(runs, other, stage), classes=CLASSES)
                 verdicts += [below.above(), fall.above()]
-                name = f"{other}, epoch {stage}"
+                name = f"{other}, epoch {_length(runs, stage)}"
                 numbers |= {name: last, f"{name}, sum of errors": baseline, f"{name}, null of half the trials": null}
                 said.append(f"{last:.4f} against {baseline:.4f} ({name})")
     if not said:
@@ -183,7 +188,7 @@ def judge_figure_3(table: pd.DataFrame) -> Judgement:
 
 def show_variations(first: str, table: pd.DataFrame) -> list[Exhibit]:
     shown: list[Exhibit] = []
-    for stage in (120, 200):
+    for stage in sorted(set(table["stage"])):
         curves = []
         for other in OTHERS:
             found = variations(table, first, other, stage)
@@ -191,7 +196,7 @@ def show_variations(first: str, table: pd.DataFrame) -> list[Exhibit]:
             curves.append(Line(f"{first} against {other}", x, y))
             baseline = _error_sum(table, first, other, stage)
             curves.append(Line(f"sum of errors, {other}", x, [baseline] * len(x), dashed=True))
-        title = f"Predictions at epoch {stage}"
+        title = f"Predictions at epoch {_length(table, stage)}"
         shown.append(FigureExhibit(title, "trials", "total variation", curves, log_x=True, log_y=True))
     return shown
 
@@ -207,7 +212,7 @@ def show_figure_3(table: pd.DataFrame) -> list[Exhibit]:
 
 _OPEN = (
     "Batch size and widths are not printed: batches of 128, 16, 32 and 64 channels; no momentum, no augmentation.",
-    "Predictions at epoch 120 come from runs that end there, with the seeds of the longer ones.",
+    "Predictions at epoch 120 (small: 30) come from runs that end there, with the seeds of the longer ones.",
     "Small scale: 40 trials on 6,000 images, a quarter of the epochs. Tiny: 2 trials on 160 images of "
     "fashion-mini averaged to 7×7 pixels.",
 )

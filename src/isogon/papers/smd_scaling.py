@@ -15,6 +15,7 @@ from torch.nn.functional import cross_entropy
 
 from isogon.dynamics.measures import gradient_norm_ratio, summed_gradient
 from isogon.lab import Config, Run
+from isogon.lab.plans import schedule_of
 from isogon.lab.training import default_device
 from isogon.lab.trial import Trial
 from isogon.lab.turns import column_of
@@ -25,7 +26,7 @@ from isogon.papers.smd_motion import FIRST_STAGE
 from isogon.papers.smd_settings import CIFAR, IMAGENET, TINY
 from isogon.recipe import Recipe
 from isogon.report.exhibits import Exhibit, FigureExhibit, Line
-from isogon.theory.motion import law
+from isogon.theory.motion import Motion, law
 
 #: panel → k, the large batch over the small one
 PANELS = {"a": 4, "b": 16}
@@ -96,15 +97,26 @@ def _keep(run: Run) -> pd.DataFrame:
     """A row an epoch: the layer's angle over 1 and k steps, what the law says of it, and growths of the gradient."""
     if not len(run.epochs):
         return pd.DataFrame()
-    recipe, [(layer, spans)] = run.config.recipe, run.config.turns.items()
-    motion = law("sgd", lr=recipe.lr, weight_decay=recipe.weight_decay, momentum=recipe.momentum)
+    config, [(layer, spans)] = run.config, run.config.turns.items()
     epochs = run.epochs["epoch"]
     columns: dict[str, Any] = {"epoch": epochs, "status": run.status}
     for k in spans:
-        columns |= {f"angle_{k}": run.epochs[column_of(layer, k)], f"predicted_{k}": float(motion.angle(k))}
+        columns |= {f"angle_{k}": run.epochs[column_of(layer, k)], f"predicted_{k}": law_angles(config, epochs, k)}
     for k, growths in _gradient_growths(run, layer, spans[1:]).items():
         columns[f"gradient_{k}"] = epochs.map(growths)
     return pd.DataFrame(columns)
+
+
+def law_angles(config: Config, epochs: Iterable[int], k: int) -> list[float]:
+    """The law's angle over k steps at each epoch's own rate and decay."""
+    recipe, steps = config.recipe, config.steps_per_epoch
+    schedule = schedule_of(config.schedule, recipe, epochs=config.epochs, steps_per_epoch=steps)
+
+    def motion(step: int) -> Motion:
+        lr, weight_decay = float(schedule.lr(step)), float(schedule.weight_decay(step))
+        return law("sgd", lr=lr, weight_decay=weight_decay, momentum=recipe.momentum)
+
+    return [float(motion(epoch * steps).angle(k)) for epoch in epochs]
 
 
 def _gradient_growths(run: Run, layer: str, counts: Sequence[int]) -> dict[int, dict[int, float]]:
@@ -207,7 +219,8 @@ def _lines(rows: pd.DataFrame, names: Sequence[str]) -> list[Line]:
     for name in names:
         own = rows[rows["row"] == name].groupby("epoch")[["angle", "predicted"]].mean()
         epochs = [float(epoch) + 1 for epoch in own.index]
-        lines += [Line(name, epochs, list(own["angle"])), Line(name, epochs, list(own["predicted"]), dashed=True)]
+        lines.append(Line(name, epochs, list(own["angle"])))
+        lines.append(Line(f"{name}: law", epochs, list(own["predicted"]), dashed=True))
     return lines
 
 

@@ -69,17 +69,28 @@ def new_figure(size: tuple[float, float], target: Path) -> Any:
 
 
 def style_axis(ax: Any, title: str, along: str, *, log: bool = True) -> None:
-    """The look of one panel; the numbers at a logarithmic height are plain (6, not 6·10⁰)."""
-    from matplotlib.ticker import LogFormatter
-
+    """The look of one panel."""
     ax.set_title(title, fontsize=10, loc="left")
     ax.set_xlabel(along)
     if log:
         ax.set_yscale("log")
-        ax.yaxis.set_minor_formatter(LogFormatter(minor_thresholds=(1, 0.4)))
-    ax.yaxis.set_major_formatter("{x:g}")
+        plain_log_numbers(ax.yaxis)
+    else:
+        ax.yaxis.set_major_formatter("{x:g}")
     ax.grid(visible=True, alpha=0.3)
     ax.spines[["top", "right"]].set_visible(False)
+
+
+def plain_log_numbers(axis: Any) -> None:
+    """Numbers along a logarithmic axis as people write them (0.6, not 6·10⁻¹), between its powers only as they fit."""
+    from matplotlib.ticker import LogFormatter
+
+    class Plain(LogFormatter):
+        def __call__(self, x: float, pos: int | None = None) -> str:
+            return f"{x:g}" if super().__call__(x, pos) else ""
+
+    axis.set_major_formatter("{x:g}")
+    axis.set_minor_formatter(Plain(minor_thresholds=(1, 0.4)))
 
 
 def save_figure(figure: Any, target: Path) -> None:

@@ -17,6 +17,7 @@ from isogon.report.drawing import (
     check_target,
     new_figure,
     ordered_colours,
+    plain_log_numbers,
     plain_text,
     plotly_layout,
     save_figure,
@@ -169,6 +170,7 @@ def _draw_panel(ax: Any, panel: FigureExhibit, colours: dict[str, str], dashes: 
     ax.set_title(ax.get_title(loc="left"), fontsize=size, loc="left", y=1.0)
     if panel.log_x and _has_positive(line.x for line in panel.lines):
         ax.set_xscale("log")
+        plain_log_numbers(ax.xaxis)
     if drawn:
         ax.legend(handles=_named(drawn), frameon=False, fontsize=7)
 
