@@ -120,7 +120,7 @@ def test_one_parameter_is_explained(isogon):
     ("arguments", "sentence"),
     [
         (("mine:block",), "--input must be given"),
-        (("mine", *IMAGE), "model must be package.module:factory, got 'mine'"),
+        (("mine", *IMAGE), "model must be package.module:factory or file.py:factory, got 'mine'"),
         (("nowhere:block", *IMAGE), "model must be importable from the current folder"),
         (("mine:nothing", *IMAGE), "has no attribute 'nothing'"),
         (("mine:number", *IMAGE), "cannot be called"),

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import ast
-import importlib
 import inspect
 import json
-import os
-import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from isogon import named
 from isogon.errors import ArgumentError, IsogonError, check_whole, first_line
 
 if TYPE_CHECKING:
@@ -28,7 +26,11 @@ def add_to(app: typer.Typer) -> None:
 
 def check(
     model: Annotated[
-        str, typer.Argument(metavar="PACKAGE.MODULE:FACTORY", help="A function or class that makes the model.")
+        str,
+        typer.Argument(
+            metavar="MODULE:FACTORY",
+            help="What makes the model: a function or class, as mine.py:Net or package.module:Net.",
+        ),
     ],
     shapes: Annotated[
         list[str] | None,
@@ -52,8 +54,8 @@ def check(
 ) -> None:
     """Ask which weights of a model are scale-invariant, and why not.
 
-    The current folder is on the path. Exit code 0: invariant when all trainable parameters are scaled together; 1: not;
-    2: could not tell.
+    Modules are looked for in the current folder too. Exit code 0: invariant when all trainable parameters are scaled
+    together; 1: not; 2: could not tell.
 
     Example:
 
@@ -102,18 +104,7 @@ def _input(shape: str, dtype: str) -> torch.Tensor:
 def _model(path: str, arguments: dict[str, Any]) -> torch.nn.Module:
     import torch
 
-    package, separator, name = path.partition(":")
-    if not separator or not package or not name:
-        raise ArgumentError("model", "package.module:factory", path, "write isogon.nets:resnet18, say")
-    sys.path.insert(0, os.getcwd())
-    try:
-        factory: Any = importlib.import_module(package)
-        for part in name.split("."):
-            factory = getattr(factory, part)
-    except (ImportError, AttributeError, ValueError, TypeError) as error:
-        raise ArgumentError("model", "importable from the current folder", path, first_line(error)) from None
-    except Exception as error:
-        raise IsogonError(f"importing {package} failed ({type(error).__name__}: {first_line(error)}).") from None
+    factory = named.find("model", path, kind="factory")
     if isinstance(factory, torch.nn.Module):
         if arguments:
             raise ArgumentError(

@@ -200,6 +200,6 @@ with Monitor(model, optimizer, batch_size=…, samples=…, inputs=inputs) as mo
     …                                    # your loop, as it is; then isogon report shows how the weights turned
 
 # From the shell:
-#   isogon check package.module:factory --input 2,3,32,32
+#   isogon check mine.py:Net --input 2,3,32,32
 #   isogon transfer --help
 #   isogon report RUN"""

@@ -44,8 +44,8 @@ class Config:
     Args:
         recipe: optimizer, learning rate, weight decay, momentum, batch size B, samples N and epochs (300 where it has
             none). N training images are used: a class-balanced subset where the data set has more.
-        net: a function of `isogon.nets`, or `package.module:function`, called with the number of classes, the number of
-            channels and `net_options`.
+        net: a function of `isogon.nets`, `package.module:function` or `file.py:function`, called with the number of
+            classes, the number of channels and `net_options`.
         data: a name that `lab.load` knows; `data_root` is the folder it is looked for in.
         augmentation: `none`, `flip`, `crop`, `crop-flip` or `resized-crop:SIZE`.
         schedule: of learning rate and weight decay, see `lab.plans`; `step` divides by 10 at 50 % and 75 %.

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 from collections.abc import Callable
 from copy import deepcopy
 from functools import lru_cache
-from typing import Any
 
 import torch
 from torch import nn
 
-from isogon import nets
+from isogon import named, nets
 from isogon.errors import ArgumentError, IsogonError
 from isogon.lab.augment import from_name
 from isogon.lab.config import Config
@@ -76,15 +74,9 @@ def _scale_map(net: str, options: str, num_classes: int, shape: tuple[int, ...])
 
 
 def _function(net: str) -> Callable[..., nn.Module]:
-    module, colon, name = net.partition(":")
-    if not colon:
-        module, name = "isogon.nets", net
-    try:
-        found: Any = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise _unknown(net, f"{error}" if colon else "write resnet18, say") from None
+    found = named.find("net", net) if ":" in net else getattr(nets, net, None)
     if not callable(found):
-        raise _unknown(net, "it is no function")
+        raise _unknown(net, "it is no function" if hasattr(nets, net) or ":" in net else "write resnet18, say")
     return found  # type: ignore[no-any-return]
 
 
@@ -92,4 +84,4 @@ def _unknown(net: str, cure: str) -> ArgumentError:
     known = ", ".join(
         one for one in nets.__all__ if one.islower() and one not in ("convert", "initialise", "make_norm")
     )
-    return ArgumentError("net", f"a function of isogon.nets ({known}) or package.module:function", net, cure)
+    return ArgumentError("net", f"a function of isogon.nets ({known}) or file.py:function", net, cure)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import importlib
 import math
-import os
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from numbers import Real
 from pathlib import Path
 from typing import Any
 
+from isogon import named
 from isogon.errors import ArgumentError, IsogonError
 from isogon.recipe import Recipe
 
@@ -41,16 +39,10 @@ class Trial:
 
 
 def find_objective(path: str) -> Callable[[Trial], Any]:
-    """The function at `package.module:function`; the current folder is looked in too, as Python itself would."""
-    module, colon, name = path.partition(":")
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    try:
-        found = getattr(importlib.import_module(module), name) if colon and name else None
-    except (ImportError, AttributeError, ValueError) as error:
-        raise ArgumentError("objective", "package.module:function", path, f"{error}") from None
+    """The function at `package.module:function` or `file.py:function`."""
+    found = named.find("objective", path)
     if not callable(found):
-        raise ArgumentError("objective", "package.module:function", path, "name a function of a module")
+        raise ArgumentError("objective", "a function", path, f"it names a {type(found).__name__}")
     return found  # type: ignore[no-any-return]
 
 

@@ -83,7 +83,7 @@ class TaskTable(_Table):
     @model_validator(mode="after")
     def _one_task(self) -> Self:
         if (self.objective is None) == (self.data is None):
-            raise ValueError("needs either data (a lab task) or objective (package.module:function)")
+            raise ValueError("needs either data (a lab task) or objective (file.py:function)")
         return self
 
 

@@ -21,10 +21,10 @@ samples = 8000                  # training samples of the full run
 epochs = 24                     # every trial has as many, whatever its samples
 
 # What to train: a task of isogon's lab, as below, or your own code. Your own code is one line instead of all others:
-# objective = "package.module:function", which gets a trial (recipe, seed, folder, device, report) and returns the
+# objective = "file.py:function", which gets a trial (recipe, seed, folder, device, report) and returns the
 # accuracy.
 [task]
-net = "cnn4"                    # a function of isogon.nets, or "package.module:function"
+net = "cnn4"                    # a function of isogon.nets, or "file.py:function"
 net_options = { width = 6, scale_invariant = "affine", norm = "ghost", ghost_batch = 32 }
 data = "fashion-mini"           # comes with isogon; others: "cifar10", "cifar100", "mnist", "digits", …
 # data_root = "/data"           # the folder of data that do not come with isogon
