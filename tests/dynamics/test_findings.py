@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -81,10 +83,41 @@ def test_a_decay_before_equilibrium_says_how_much_was_missing():
 
 
 def test_a_smooth_schedule_is_no_decay():
-    records = with_drop(settled=False, angle=0.3)
+    records = with_drop(settled=False, angle=0.3).assign(in_equilibrium=False)
     assert named(records, "early_decay")
-    records["lr"] = 0.1 * (1 + np.cos(np.pi * records.step / 2100)) / 2
-    assert named(records, "early_decay") == []
+    for end, stairs in itertools.product((2100, 1991), (1, 100)):
+        part = np.clip(records.step // stairs * stairs / end, 0, 1)
+        assert named(records.assign(lr=0.1 * (1 + np.cos(np.pi * part)) / 2), "early_decay") == []
+        assert named(records.assign(lr=0.1 * (1 - part)), "early_decay") == []
+    # With a warm-up before and growth in between, as exponential schedules have it, a drop remains one.
+    growing = records.lr * np.minimum(1, (1 + records.step) / 200) * np.exp(1e-4 * records.step)
+    assert len(named(records.assign(lr=growing), "early_decay")) == 1
+
+
+def test_a_run_that_is_not_finite_has_diverged():
+    records = healthy(steps=1000)
+    epochs = pd.DataFrame({"epoch": range(10), "step": 100 * np.arange(10) + 90, "loss": 1.0, "test_loss": np.nan})
+    assert named(records, "diverged", epochs=epochs) == []
+    (found,) = named(records, "diverged", epochs=epochs.assign(loss=[1.0] * 7 + [np.inf, np.nan, np.nan]))
+    assert (found.severity, found.numbers["epoch"]) == ("problem", 7)
+    # Weights that are not finite have no rows; nobody need give a loss.
+    (found,) = named(records[records.step < 500], "diverged", epochs=epochs[["epoch", "step"]])
+    assert found.numbers == {"epoch": 5, "last_step": 490}
+    assert named(records[records.step < 500], "diverged", epochs=epochs[:0]) == []
+
+
+def test_divergence_in_a_real_run_is_found(make_task):
+    task = make_task(width=4, samples=256)
+    optimizer = torch.optim.SGD(task.parameters, lr=0.04, weight_decay=1e-3)
+    recipe = Recipe.from_optimizer(optimizer, batch_size=32, samples=256)
+    with Monitor(task.model, optimizer, batch_size=32, samples=256, inputs=task.inputs[:4]) as monitor:
+        task.train(optimizer, 16)
+        healthy_so_far = named(monitor.records, "diverged", recipe, epochs=monitor.epochs)
+        optimizer.param_groups[0]["lr"] = 1e38
+        task.train(optimizer, 16, start=16)
+    assert healthy_so_far == []
+    (found,) = named(monitor.records, "diverged", recipe, epochs=monitor.epochs)
+    assert found.numbers["epoch"] == 2
 
 
 def test_a_decay_in_a_real_run_is_found(make_task):

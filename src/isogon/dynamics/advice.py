@@ -45,6 +45,7 @@ class _Case:
     recipe: Recipe
     target_epoch_angle: float | None
     ghost_batch: int | None
+    epochs: pd.DataFrame | None
 
 
 def findings(
@@ -53,20 +54,43 @@ def findings(
     *,
     target_epoch_angle: float | None = None,
     ghost_batch: int | None = None,
+    epochs: pd.DataFrame | None = None,
 ) -> list[Finding]:
     """What is worth knowing about the run in `records`, trained with `recipe`; the gravest first.
 
     `target_epoch_angle` (radians) is the epoch angle wanted of the layer `all` at the peak learning rate; without it
     nothing is said about the weight decay. `ghost_batch` is that of the network's ghost batch norm, if it has one.
+    `epochs` is the run's other table (`Monitor.epochs`, `read_epochs`), without which a run that ended in NaN looks
+    like one that was stopped: weights that are not finite have no rows.
     """
     if target_epoch_angle is not None:
         check_number("target_epoch_angle", target_epoch_angle, low=0, low_open=True, cure="give radians an epoch")
     if ghost_batch is not None:
         check_whole("ghost_batch", ghost_batch, cure="the papers use 64")
     layers = {str(name): rows.sort_values("step") for name, rows in records.groupby("layer", sort=False)}
-    case = _Case(layers, recipe, target_epoch_angle, ghost_batch)
+    case = _Case(layers, recipe, target_epoch_angle, ghost_batch, epochs)
     found = [finding for rule in _RULES for finding in rule(case)]
     return sorted(found, key=lambda finding: ("problem", "warning", "note").index(finding.severity))
+
+
+def _diverged(case: _Case) -> Iterator[Finding]:
+    """An epoch with a loss that is not finite, or whose last step, which is always measured, has no row."""
+    if case.epochs is None or case.epochs.empty:
+        return
+    measured = {step for rows in case.layers.values() for step in rows.step}
+    losses = case.epochs[[name for name in ("loss", "train_loss") if name in case.epochs]]
+    bad = ~np.isfinite(losses.to_numpy(dtype=float)).all(axis=1)
+    bad |= ~case.epochs["step"].isin(measured).to_numpy()
+    if bad.any():
+        first = int(case.epochs["epoch"].to_numpy()[bad].min())
+        yield Finding(
+            "diverged",
+            "problem",
+            None,
+            {"epoch": first, "last_step": max(measured, default=-1)},
+            f"From epoch {first} on the loss or the weights are not finite: the run diverged; lower the learning rate, "
+            "warm it up, or look for an overflow in the loss.",
+        )
 
 
 def _early_decay(case: _Case) -> Iterator[Finding]:
@@ -265,6 +289,7 @@ def _ghost_batch(case: _Case) -> Iterator[Finding]:
 
 
 _RULES: tuple[Callable[[_Case], Iterator[Finding]], ...] = (
+    _diverged,
     _early_decay,
     _weight_decay,
     _unbalanced,

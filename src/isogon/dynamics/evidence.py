@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
-#: a learning rate divided by at least this within one measured step is a drop, not a smooth schedule
+#: a learning rate divided by at least this from one measured step to the next is a drop …
 DROP = 1.5
+# … where it had not fallen before for this share of the run: near its end a cosine, too, falls by any factor at once.
+_PHASE, _FALL = 1 / 6, 1e-3
 # The share of a phase, at its end, over which angles are averaged, and the fewest rows for it.
 _TAIL, _LEAST_ROWS = 0.25, 5
 
@@ -24,16 +27,19 @@ class Drop:
 
 
 def drops(layer: pd.DataFrame) -> list[Drop]:
-    """The drops in the rows of one layer."""
-    lr = layer.lr.to_numpy()
+    """The drops in the rows of one layer, each at the end of a phase; a rate that falls all the time has none."""
+    lr, steps = layer.lr.to_numpy(), layer.step.to_numpy()
     with np.errstate(divide="ignore", invalid="ignore"):
-        fallen = lr[:-1] / lr[1:] >= DROP
-    ends = np.flatnonzero(fallen) + 1
-    found, start = [], 0
-    for end in ends.tolist():
-        row = layer.iloc[end]
-        found.append(Drop(int(row.step), int(row.epoch), float(lr[end - 1] / lr[end]), layer.iloc[start:end]))
-        start = end
+        falls = np.flatnonzero(lr[1:] < (1 - _FALL) * lr[:-1]) + 1
+    found, start, last_fall = [], 0, 0
+    for end in falls.tolist():
+        lasted, so_far = steps[end] - steps[last_fall], steps[end] - steps[0]
+        last_fall = end
+        factor = float(lr[end - 1] / lr[end]) if lr[end] > 0 else math.inf
+        if factor >= DROP and lasted >= _PHASE * so_far:
+            row = layer.iloc[end]
+            found.append(Drop(int(row.step), int(row.epoch), factor, layer.iloc[start:end]))
+            start = end
     return found
 
 

@@ -105,15 +105,16 @@ def summarise(path: str | os.PathLike[str], layers: Sequence[str] = ()) -> RunSu
     for name in layers:
         check_choice("layer", name, known)
     chosen = [name for name in known if name in layers] if layers else known
+    epochs = _epochs(folder)
     return RunSummary(
         name=str(about.get("name") or place.resolve().name),
         recipe=recipe,
-        findings=[] if recipe is None else findings(records, recipe),
+        findings=[] if recipe is None else findings(records, recipe, epochs=epochs),
         layers=chosen,
         joint=ALL,
         lines=lines(records, chosen),
         marks=marks(records),
-        metrics=_metrics(folder),
+        metrics=metric_lines(epochs),
     )
 
 
@@ -176,13 +177,15 @@ def _records(place: Path) -> pd.DataFrame:
         raise ArgumentError("path", "a run whose records can be read", str(place), first_line(error)) from None
 
 
-def _metrics(folder: Path) -> list[MetricLine]:
+def _epochs(folder: Path) -> pd.DataFrame:
     from isogon.dynamics import read_epochs
 
     try:
-        return metric_lines(read_epochs(folder))
+        epochs = read_epochs(folder)
+        metric_lines(epochs)  # refuses contents that are no metrics
     except (KeyError, OSError, TypeError, ValueError) as error:
         raise ArgumentError("path", "a run whose epochs can be read", str(folder), first_line(error)) from None
+    return epochs
 
 
 def _about(folder: Path) -> dict[str, Any]:
