@@ -50,6 +50,25 @@ def network(*shape, **options):
     os.kill(os.getpid(), signal.SIGKILL)
 """
 
+DOOMED_NET = """
+import os
+from isogon import nets
+
+steps = 0
+
+def network(*shape, **options):
+    model = nets.cnn4(*shape, **options)
+
+    def count(*_):
+        global steps
+        steps += 1
+        if steps > 100:
+            os._exit(137)  # as when memory is short
+
+    model.register_forward_pre_hook(count)
+    return model
+"""
+
 NAPPING_NET = """
 import os, time
 from torch import nn
@@ -273,3 +292,12 @@ def test_bad_calls(make_config, tmp_path):
         run_all([config], out=tmp_path, workers=0)
     assert run_all([], out=tmp_path) == []
     assert not list(tmp_path.iterdir())
+
+
+def test_what_had_ended_when_its_worker_died_is_no_failure(make_config, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "doomed.py").write_text(DOOMED_NET)
+    configs = [make_config(net="doomed.py:network", epochs=epochs, monitor_every=0) for epochs in (1, 2, 400)]
+    runs = run_all(configs, "lanes", tmp_path / "runs", workers=1, device="cpu", progress=False)
+    assert [run.status for run in runs] == ["finished", "finished", "failed"]
+    assert "its worker ended 2 times" in runs[2].error

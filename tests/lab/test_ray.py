@@ -435,7 +435,7 @@ def test_an_objective_gives_the_outcome_of_local(cluster, tmp_path, monkeypatch)
     assert outcomes[0].tuning_factor == outcomes[1].tuning_factor
     assert outcomes[0].interval == outcomes[1].interval
     for engine in ("local", "ray"):
-        assert [file.read_text() for file in (tmp_path / engine / "trials").glob("*/where")] == [engine] * 6
+        assert [file.read_text() for file in (tmp_path / engine / "trials").glob("*/*/where")] == [engine] * 6
     assert stat.S_IMODE((tmp_path / "ray" / "study.json").stat().st_mode) == 0o600
 
 

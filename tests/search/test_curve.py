@@ -195,6 +195,19 @@ def test_level_curves_are_called_flat(seeds):
     assert np.median([curve.seeds_needed or 0 for curve in curves]) == MOST_SEEDS
 
 
+@pytest.mark.parametrize("seeds", [1, 3])
+@pytest.mark.parametrize("noise", [None, 0.0])
+def test_accuracies_that_are_all_the_same_are_flat(seeds, noise):
+    """A task that every run solves: neither the top nor an edge is known."""
+    grid = [0.0125 * 2**octave for octave in range(7)]
+    curve = fit_curve([(factor, seed, 1.0) for factor in grid for seed in range(seeds)], noise=noise)
+    assert (curve.flat, curve.edge, curve.seeds_needed) == (True, None, MOST_SEEDS)
+    assert curve.interval[0] < grid[0]
+    assert curve.interval[1] > grid[-1]
+    assert curve.tuning_factor == pytest.approx(0.1)
+    assert curve.losses == pytest.approx((0, 0))
+
+
 @pytest.mark.parametrize(("shape", "noise"), [(parabola, 0.6), (skew, 0.3)])
 def test_clear_tops_are_not_called_flat(shape, noise):
     _, _, curves = simulate(shape, noise=noise, seeds=3)

@@ -14,7 +14,7 @@ import pytest
 
 from isogon.errors import ArgumentError, IsogonError
 from isogon.lab import checkpoints
-from isogon.search import Study, run
+from isogon.search import Study, run, running
 from isogon.search.ledger import StudyChangedError
 
 OBJECTIVES = """
@@ -42,6 +42,38 @@ def lossy(trial):
 
 def text(trial):
     return "good"
+
+def tensor(trial):
+    import torch
+    return torch.tensor(curve(trial, 0.1))
+
+def lost(trial):
+    return float("nan")
+
+def early(trial):
+    trial.report(-1 if trial.seed == 1 else 0, 0.1)
+    return curve(trial, 0.1)
+
+def loading(trial):
+    import torch
+    from torch.utils.data import DataLoader, TensorDataset
+    for _ in DataLoader(TensorDataset(torch.zeros(8, 1)), batch_size=4, num_workers=1):
+        pass
+    return curve(trial, 0.1)
+
+def with_files(trial):
+    # Trains in the lab and keeps what isogon itself keeps; killed in its first call.
+    from isogon import Recipe
+    from isogon.lab import Config, train
+    (trial.folder / "result.json").write_text("{}")
+    if not os.path.exists("killed"):
+        open("killed", "w").close()
+        os.kill(os.getpid(), 9)
+    (trial.folder / "result.json").unlink()
+    recipe = Recipe(lr=0.1, weight_decay=1e-3, batch_size=50, samples=50, epochs=1)
+    config = Config(recipe=recipe, net="cnn4", net_options={"width": 2}, data="digits", monitor_every=0)
+    assert train(config, trial.folder, device="cpu", progress=False).status == "finished"
+    return curve(trial, 0.1)
 
 def slow(trial):
     step = trial.folder / "step"
@@ -116,6 +148,69 @@ def test_what_was_lost_is_counted_and_left_out(tmp_path, no_workers):
     assert outcome.tuning_factor == pytest.approx(0.1, rel=0.3)
     errors = {row.error.strip().splitlines()[-1] for row in outcome.rows if row.error}
     assert errors == {"ValueError: no luck"}
+
+
+def test_what_an_objective_keeps_is_its_own(tmp_path):
+    """Also a result.json, after a kill too, and a run of the lab."""
+    outcome = run(Study.made(tables("with_files", seeds=1, fractions=["1/16"], size=3)), tmp_path / "out")
+    assert [row.status for row in outcome.rows] == ["finished"] * len(outcome.rows)
+    assert outcome.tuning_factor == pytest.approx(0.1, rel=0.3)
+    assert (tmp_path / "killed").exists()
+
+
+def test_an_objective_may_start_processes(tmp_path):
+    outcome = run(Study.made(tables("loading", seeds=1, fractions=["1/16"], size=3)), tmp_path / "out")
+    assert not any(outcome.lost.values())
+    assert outcome.tuning_factor == pytest.approx(0.1, rel=0.3)
+
+
+def test_a_tensor_is_a_number(tmp_path, no_workers):
+    outcome = run(Study.made(tables("tensor", fractions=["1/16"])), tmp_path / "out")
+    assert not any(outcome.lost.values())
+
+
+def test_a_step_before_the_first_is_that_trials_failure(tmp_path, no_workers):
+    study = Study.made(tables("early", fractions=["1/16"], pruner="median"))
+    outcome = run(study, tmp_path / "out")
+    assert {row.status for row in outcome.rows if row.cell.seed == 1} == {"failed"}
+    assert "step must be a whole number" in next(row.error for row in outcome.rows if row.error)
+    assert outcome.tuning_factor == pytest.approx(0.1, rel=0.3)
+
+
+def test_the_cure_fits_what_was_lost(tmp_path, no_workers):
+    with pytest.raises(IsogonError, match=r"14 diverged.*mend the task and add --fresh"):
+        run(Study.made(tables("lost")), tmp_path / "out")
+    with pytest.raises(IsogonError, match=r"14 failed.*mend the task and add --retry"):
+        run(Study.made(tables("text")), tmp_path / "other")
+
+
+LAB = {"net": "cnn4", "net_options": {"width": 2}, "data": "digits", "augmentation": "none", "monitor_every": 0}
+
+
+def lab_study(schedule: str) -> dict[str, object]:
+    recipe = {"lr": "?", "weight_decay": 0.02, "batch_size": 32, "samples": 320, "epochs": 1}
+    search = {"seeds": 1, "fractions": ["1/4"], "centre": 0.02, "size": 3}
+    return {"recipe": recipe, "task": {**LAB, "schedule": schedule}, "search": search, "run": {"workers": 1}}
+
+
+def test_cells_beyond_the_schedules_bound_are_lost_and_no_others(tmp_path, no_workers, monkeypatch):
+    """Here where the grid has grown; its own ends are looked at before anything is trained."""
+    with pytest.raises(IsogonError, match="study: lr · weight_decay must be at most"):
+        Study.made({**lab_study("texp(constant)"), "search": {"fractions": ["1/4"], "centre": 0.05, "size": 3}})
+    study = Study.made(lab_study("texp(constant)"))
+    monkeypatch.setattr(running, "extension", lambda curve: (3.0,) if max(curve.grid) < 3 else ())
+    outcome = run(study, tmp_path / "out")
+    status = {row.cell.tuning_factor: row.status for row in outcome.rows}
+    assert status.pop(3.0) == "failed"
+    assert set(status.values()) == {"finished"}
+    assert "must be at most" in next(row.error for row in outcome.rows if row.error)
+    assert run(study, tmp_path / "out").to_dict() == outcome.to_dict()
+
+
+@pytest.mark.parametrize("schedule", ["phases:0=0.5,1e-3", "warmup:1(phases:0=0.5,1e-3)"])
+def test_a_schedule_that_ignores_the_recipe_is_refused(schedule):
+    with pytest.raises(IsogonError, match="study: schedule must be one that leaves the rates to the recipe"):
+        Study.made(lab_study(schedule))
 
 
 def test_to_begin_anew_waits_for_whoever_is_at_it(tmp_path, monkeypatch):

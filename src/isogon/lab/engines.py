@@ -90,6 +90,9 @@ def run_all(
         def heard(kind: str, key: str, content: Any) -> None:
             if kind == "full":
                 raise DiskFullError(content)
+            if kind == "failed" and (places[key] / RESULT).exists():
+                # It had ended when the worker died that had others under way.
+                kind, content = "ended", Run.read(places[key]).status
             if kind == "failed":
                 errors[key] = content
                 places[key].mkdir(parents=True, exist_ok=True)

@@ -103,7 +103,8 @@ class _Worker:
 
     def __init__(self, context: Any) -> None:
         self.connection, theirs = context.Pipe()
-        self.process: BaseProcess = context.Process(target=_work, args=(theirs,), daemon=True)
+        # No daemon: a job may have processes of its own, those of a DataLoader say.
+        self.process: BaseProcess = context.Process(target=_work, args=(theirs,), daemon=False)
         self.process.start()
         theirs.close()
         self.tries = 0

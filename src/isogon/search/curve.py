@@ -160,7 +160,17 @@ def fit_curve(
         tops, _ = _tops(x, means + draws, errors, step)
         low, high = np.quantile(tops, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
         spread = float(np.std(tops))
+    edge = _edge(grid, float(x[_best(means[None], errors)[0]]), float(top))
+    tied = np.ptp(means) == 0 and (noise_from == "nothing" or not noises.any())
+    if tied:  # all the same, to the last digit: nothing says where the top is
+        low, high = _ends(x, step)
+        top, shape, edge, spread = (low + high) / 2, np.array([means[0], 0.0, 0.0, 0.0]), None, (high - low) / 2
     wide = high - low > 2 * step * (1 + 1e-9)
+    seeds_needed: int | None = None
+    if tied:
+        seeds_needed = MOST_SEEDS
+    elif wide:
+        seeds_needed = _seeds_needed(x, means, errors, float(counts.mean()), (high - low) / (2 * step), step)
     return Curve(
         grid=tuple(cells),
         means=tuple(float(cell.mean()) if len(cell) else math.nan for cell in cells.values()),
@@ -173,11 +183,9 @@ def fit_curve(
         losses=_losses(x, means, float(top), np.polynomial.Polynomial(shape)),
         noise=float(np.median(noises)),
         noise_from=noise_from,
-        edge=_edge(grid, float(x[_best(means[None], errors)[0]]), float(top)),
-        flat=bool(wide and high - low > (x[-1] - x[0] + step) / 2),
-        seeds_needed=(
-            _seeds_needed(x, means, errors, float(counts.mean()), (high - low) / (2 * step), step) if wide else None
-        ),
+        edge=edge,
+        flat=bool(tied or (wide and high - low > (x[-1] - x[0] + step) / 2)),
+        seeds_needed=seeds_needed,
     )
 
 

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
+from isogon.errors import ArgumentError, check_whole
 from isogon.lab import Config, Run, run_all
 from isogon.lab.checkpoints import FolderLock, write_json
 from isogon.lab.disk_space import DiskFullError, full_disk
@@ -98,10 +99,13 @@ def train_rows(
 def _train_configs(
     study: Study, ledger: Ledger, judge: Judge, rows: Sequence[Row], folder: Path, run_them: Callable[..., list[Run]]
 ) -> None:
-    by_config = {
-        study.config(tuning_factor=row.cell.tuning_factor, samples=row.cell.samples, seed=row.cell.seed): row
-        for row in rows
-    }
+    by_config: dict[Config, Row] = {}
+    for row in rows:
+        try:
+            cell = row.cell
+            by_config[study.config(tuning_factor=cell.tuning_factor, samples=cell.samples, seed=cell.seed)] = row
+        except ArgumentError as error:
+            _cannot_be_made(ledger, judge, row, error)
     written: set[Config] = set()
 
     def write_down(run: Run) -> None:
@@ -127,6 +131,13 @@ def _train_configs(
     missing = [config for config in by_config if config not in ended]
     for run in run_them(missing, claim=lambda config: ledger.claim(by_config[config]), news=news):
         write_down(run)
+
+
+def _cannot_be_made(ledger: Ledger, judge: Judge, row: Row, error: ArgumentError) -> None:
+    """A tuning factor beyond what the recipe or the schedule allows is that trial's failure."""
+    if ledger.claim(row):
+        ledger.end(row, "failed", None, images=0, seconds=0.0, error=str(error))
+        judge.ended(row, "failed", None)
 
 
 @dataclass(frozen=True)
@@ -158,15 +169,18 @@ class ObjectiveJob:
         place = Path(self.out) / self.key
         lock: FolderLock | None = None
         try:
-            place.mkdir(parents=True, exist_ok=True)
+            # The objective's files are its own, whatever their names; result, lock and stop sign lie above.
+            own = place / self.key
+            own.mkdir(parents=True, exist_ok=True)
             lock = FolderLock(place)
 
             def report(step: int, value: float) -> None:
-                say("epoch", self.key, (int(step), float(value)))
+                epoch = check_whole("step", step, low=0, cure="count epochs from 0")
+                say("epoch", self.key, (epoch, float(value)))
                 if (place / STOP).exists():
-                    raise Pruned(int(step) + 1)
+                    raise Pruned(epoch + 1)
 
-            trial = Trial(recipe=Recipe(**self.recipe), seed=self.seed, folder=place, device=self.device, report=report)
+            trial = Trial(recipe=Recipe(**self.recipe), seed=self.seed, folder=own, device=self.device, report=report)
             start = time.perf_counter()
             result: dict[str, Any]
             try:
@@ -239,7 +253,11 @@ def _call_objective(
             if ledger.claim(row):
                 end(row, json.loads(result.read_text(encoding="utf-8")))
             continue
-        recipe = study.recipe.recipe(tuning_factor=row.cell.tuning_factor, samples=row.cell.samples)
+        try:
+            recipe = study.recipe.recipe(tuning_factor=row.cell.tuning_factor, samples=row.cell.samples)
+        except ArgumentError as error:
+            _cannot_be_made(ledger, judge, row, error)
+            continue
         jobs.append(ObjectiveJob(objective, name, recipe.to_dict(), row.cell.seed, str(folder), device))
     with board_of({job.key: study.recipe.epochs for job in jobs}, done=len(rows) - len(jobs), shown=progress) as board:
         if jobs:

@@ -12,6 +12,8 @@ USUAL = 10 / 128
 #: beyond these no grid grows by itself: weights that turn so slowly keep their first direction for thousands of
 #: epochs, and at 4 they forget it within a quarter of one
 LIMITS = (2.0**-12, 4.0)
+#: tuning factors that are computed are rounded to this part of an octave
+ROUNDING = 64
 
 
 def default_grid(centre: float = USUAL, size: int = 7) -> tuple[float, ...]:
@@ -27,6 +29,15 @@ def default_grid(centre: float = USUAL, size: int = 7) -> tuple[float, ...]:
     return tuple(centre * 2.0**octave for octave in range(-(size // 2), size // 2 + 1))
 
 
+def rounded(factor: float) -> float:
+    """A computed tuning factor to a 64th of an octave: no bit of another processor's arithmetic makes it another cell.
+
+    >>> rounded(0.1) == rounded(0.1 * (1 + 1e-12)), round(rounded(0.1), 4)
+    (True, 0.0995)
+    """
+    return float(2.0 ** (round(math.log2(factor) * ROUNDING) / ROUNDING))
+
+
 def refined(curve: Curve) -> tuple[float, float, float]:
     """The cell of the grid next to the top and one step either side, for the next fraction of the data.
 
@@ -34,7 +45,7 @@ def refined(curve: Curve) -> tuple[float, float, float]:
     """
     middle = min(curve.grid, key=lambda factor: abs(math.log2(factor / curve.tuning_factor)))
     if abs(math.log2(middle / curve.tuning_factor)) > curve.step / 2 * (1 + 1e-9):
-        middle = curve.tuning_factor
+        middle = rounded(curve.tuning_factor)
     ratio = 2.0**curve.step
     return middle / ratio, middle, middle * ratio
 

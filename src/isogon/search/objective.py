@@ -49,6 +49,8 @@ def find_objective(path: str) -> Callable[[Trial], Any]:
 def accuracy_of(path: str, trial: Trial) -> float:
     """What the objective returns, as a number; NaN means that the trial diverged."""
     value = find_objective(path)(trial)
+    if getattr(value, "numel", None) is not None and value.numel() == 1:  # a tensor, the mean of right answers say
+        value = value.item()
     if isinstance(value, bool) or not isinstance(value, Real):
         raise IsogonError(f"objective {path} must return a number, got {value!r}: return the test accuracy.")
     return math.nan if math.isinf(float(value)) else float(value)

@@ -15,6 +15,7 @@ from itertools import pairwise
 from typing import NamedTuple, get_args
 
 from isogon.errors import MissingExtraError, check_choice
+from isogon.search.grids import ROUNDING
 from isogon.search.study import Sampler
 
 try:
@@ -29,8 +30,6 @@ SAMPLERS: tuple[str, ...] = tuple(name for name in get_args(Sampler) if name != 
 
 # Random proposals before a model is asked: as many cells as a curve needs. Optuna's ten would be the whole search.
 _STARTUP = 3
-# Proposals are rounded to this part of an octave: a name fit to be read, and no bit of another processor's arithmetic.
-_ROUNDING = 64
 # Octaves within which a cell says what its neighbour has said, with the same seeds on the same samples.
 _ALIKE = 1 / 16
 
@@ -71,7 +70,7 @@ def propose(sampler: str, tried: Sequence[Tried], limits: tuple[float, float], *
     known = sorted(math.log2(one.tuning_factor) for one in tried)
     if any(abs(wanted - one) < _ALIKE for one in known):
         wanted = _widest_gap(low, high, known)
-    return float(2.0 ** min(max(round(wanted * _ROUNDING) / _ROUNDING, low), high))
+    return float(2.0 ** min(max(round(wanted * ROUNDING) / ROUNDING, low), high))
 
 
 def _widest_gap(low: float, high: float, known: Sequence[float]) -> float:

@@ -65,7 +65,8 @@ class Judge:
             self._trials[row.number] = self._studies[row.cell.samples].ask()
         for row in judged:
             for epoch, value in sorted(reports.get(row.number, {}).items()):
-                self._gives_up(row, epoch, value)
+                if epoch >= 0:  # others were written down before they were refused
+                    self._gives_up(row, epoch, value)
             self.ended(row, row.status, row.accuracy)
 
     def heard(self, row: Row, epoch: int, value: float, folder: Path) -> None:

@@ -13,7 +13,7 @@ from isogon.lab.disk_space import naming_a_full_disk
 from isogon.lab.pools import Engine, kept_ready
 from isogon.search.curve import Curve, fit_curve
 from isogon.search.execution import train_cells
-from isogon.search.grids import extension, refined
+from isogon.search.grids import extension, refined, rounded
 from isogon.search.ledger import Cell, Ledger, Row
 from isogon.search.objective import find_objective
 from isogon.search.outcome import Outcome
@@ -80,7 +80,7 @@ def run(
             curves = _curves(study, ledger, train, say)
             trend = transfer_trend(curves, study.recipe.samples)
             if study.search.verify:
-                factors = {trend.tuning_factor, *trend.interval}
+                factors = {rounded(factor) for factor in (trend.tuning_factor, *trend.interval)}
                 train(_cells(study, 1.0, sorted(factors), purpose="verify"))
             outcome = Outcome(study, curves, trend, ledger.rows())
             outcome.save(folder)
@@ -144,10 +144,12 @@ def _fitted(rows: Sequence[Row], step: float | None) -> Curve:
         first = next((row.error for row in rows if row.error), None)
         reason = f" (the first error: {last_line(first)})" if first else ""
         lost = len(rows) - len(alive)
+        # Trials that diverged are results, and stay.
+        again = "--retry" if any(row.status == "failed" for row in rows) else "--fresh"
         raise IsogonError(
             f"{lost} of {len(rows)} trials at {rows[0].cell.samples} samples were lost ({lost_counts(rows)}), and "
-            f"fewer than three tuning factors are left{reason}: mend the task and add --retry, or search at smaller "
-            "tuning factors."
+            f"fewer than three tuning factors are left{reason}: mend the task and add {again}, or search at "
+            "smaller tuning factors."
         )
     points = [
         (row.cell.tuning_factor, row.cell.seed, float("nan") if row.accuracy is None else row.accuracy) for row in rows

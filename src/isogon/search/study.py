@@ -202,12 +202,18 @@ class Study(_Table):
 
     def check(self) -> None:
         """See that every run the study may want can be made, before the first one starts."""
-        smallest, factor = self.samples_at(self.search.fractions[0]), self.search.first_grid[0]
+        smallest, grid = self.samples_at(self.search.fractions[0]), self.search.first_grid
         try:
-            if self.task.objective is None:
-                self.config(tuning_factor=factor, samples=smallest, seed=0)
-            else:
-                self.recipe.recipe(tuning_factor=factor, samples=smallest)
+            if self.task.objective is None and "phases:" in self.task.schedule:
+                # It sets both rates itself, so that all trials would be one and the same.
+                raise ArgumentError(
+                    "schedule", "one that leaves the rates to the recipe", self.task.schedule, "use step"
+                )
+            for factor in (min(grid), max(grid)):
+                if self.task.objective is None:
+                    self.config(tuning_factor=factor, samples=smallest, seed=0)
+                else:
+                    self.recipe.recipe(tuning_factor=factor, samples=smallest)
         except ArgumentError as error:
             raise IsogonError(f"study: {error}") from None
 
