@@ -291,3 +291,17 @@ class TestFromOptimizer:
         torch.optim.lr_scheduler.LinearLR(optimizer, start_factor=0.01)
         assert optimizer.param_groups[0]["lr"] < 0.1
         assert Recipe.from_optimizer(optimizer, batch_size=8, samples=80).lr == 0.4
+
+
+@pytest.mark.parametrize("kind", ["sgd", "adamw"])
+def test_the_recipe_under_one_cycle_is_that_of_its_peak(kind):
+    torch = pytest.importorskip("torch")
+    weights = [torch.nn.Parameter(torch.ones(2))]
+    if kind == "sgd":
+        optimizer = torch.optim.SGD(weights, lr=0.1, momentum=0.9, weight_decay=1e-3)
+    else:
+        optimizer = torch.optim.AdamW(weights, lr=0.1, weight_decay=1e-3)
+    torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.4, total_steps=100)
+    recipe = Recipe.from_optimizer(optimizer, batch_size=128, samples=50_000)
+    assert (recipe.lr, recipe.momentum, recipe.weight_decay) == (0.4, 0.85, 1e-3)
+    assert recipe.beta2 == (None if kind == "sgd" else 0.999)

@@ -80,3 +80,14 @@ def test_values():
 def test_bad_schedules_are_refused(make, match):
     with pytest.raises(ArgumentError, match=match):
         make()
+
+
+def test_a_phase_without_weight_decay_has_no_balance():
+    with pytest.raises(ArgumentError, match="schedule must be one with weight decay wherever it has a learning rate"):
+        schedules.balanced(schedules.phases([(0, 0.4, 5e-4), (100, 0.04, 0.0)]))
+    hidden = schedules.balanced(schedules.warmup(schedules.phases([(0, 0.4, 5e-4), (100, 0.04, 0.0)]), 5, start=0.1))
+    with pytest.raises(ArgumentError, match="use it unbalanced"):
+        hidden.lr([0, 100])
+    # A rate of 0 needs none.
+    ended = schedules.balanced(schedules.phases([(0, 0.4, 5e-4), (100, 0.0, 0.0)]))
+    assert ended.lr([0, 100]).tolist() == pytest.approx([0.4, 0.0])

@@ -151,7 +151,8 @@ class Recipe:
         """The recipe of a `torch.optim` optimizer (SGD, AdamW, Muon), or of one named Lion.
 
         Groups without weight decay (biases, say) are passed over; where the others differ, `group` names the one that
-        is meant. A learning rate that a scheduler drives is taken at its base, `initial_lr`.
+        is meant. A learning rate that a scheduler drives is taken at its base, `initial_lr`; under OneCycleLR at its
+        peak, with the momentum that goes with it.
         """
         kind = kind_of_optimizer(optimizer)
         settings = _group_settings(optimizer.param_groups, group)
@@ -162,11 +163,12 @@ class Recipe:
         if kind == "sgd" and settings.get("nesterov"):
             kind = "nesterov"
         betas = settings.get("betas", (settings.get("momentum", 0.0), None))
+        one_cycle = "max_lr" in settings and "base_momentum" in settings
         return cls(
             optimizer=kind,
-            lr=float(settings.get("initial_lr", settings["lr"])),
+            lr=float(settings["lr"]),
             weight_decay=float(settings["weight_decay"]),
-            momentum=float(betas[0]),
+            momentum=float(settings["base_momentum"] if one_cycle else betas[0]),
             beta2=None if betas[1] is None else float(betas[1]),
             batch_size=batch_size,
             samples=samples,
@@ -326,13 +328,24 @@ def kind_of_optimizer(optimizer: Any) -> str:
     )
 
 
+def _as_it_began(settings: dict[str, Any]) -> dict[str, Any]:
+    """A group's settings with the rates that a scheduler started from, or will rise to."""
+    lr = settings.get("max_lr", settings.get("initial_lr", settings.get("lr")))
+    return {
+        **settings,
+        "lr": lr,
+        "weight_decay": settings.get("initial_weight_decay", settings.get("weight_decay", 0.0)),
+    }
+
+
 def _group_settings(groups: list[dict[str, Any]], group: int | None) -> dict[str, Any]:
+    groups = [_as_it_began(settings) for settings in groups]
     if group is not None:
         if not 0 <= group < len(groups):
             raise ArgumentError("group", f"from 0 to {len(groups) - 1}", group, "count the parameter groups from 0")
         return groups[group]
     decayed = [settings for settings in groups if float(settings.get("weight_decay", 0.0)) > 0] or groups
-    keys = ("lr", "initial_lr", "weight_decay", "momentum", "betas", "nesterov", "dampening")
+    keys = ("lr", "weight_decay", "momentum", "betas", "nesterov", "dampening")
     for key in keys:
         values = [settings.get(key) for settings in decayed]
         if any(value != values[0] for value in values):

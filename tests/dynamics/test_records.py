@@ -140,3 +140,30 @@ def test_a_folder_killed_while_it_merged_is_read_as_one(tmp_path):
     whole.to_parquet(tmp_path / "records.parquet")
     (tmp_path / ".records.part-000001.parquet.77.partial").write_bytes(b"PAR1")
     pd.testing.assert_frame_equal(read(tmp_path), whole)
+
+
+def test_a_run_that_begins_anew_in_a_used_folder_leaves_the_first_one_whole(make_task, tmp_path):
+    def watched(lr, epochs, state=None):
+        task = make_task(width=4, samples=64)
+        optimizer = torch.optim.SGD(task.parameters, lr=lr, weight_decay=1e-3)
+        sinks = [RunFolder(tmp_path / "run")]
+        with Monitor(task.model, optimizer, batch_size=16, samples=64, sinks=sinks, every_steps=1) as monitor:
+            if state is not None:
+                monitor.load_state_dict(state)
+            task.train(optimizer, 4 * epochs)
+        return monitor.state_dict()
+
+    watched(0.1, 3)
+    first = read(tmp_path / "run")
+    with pytest.warns(UserWarning, match="holds another run, and this one begins at step 0"):
+        state = watched(0.01, 1)
+    assert read(tmp_path / "run").lr.unique().tolist() == [0.01]
+    assert read_epochs(tmp_path / "run").epoch.tolist() == [0]
+    pd.testing.assert_frame_equal(read(tmp_path / "run" / "earlier-1"), first)
+    assert read_epochs(tmp_path / "run" / "earlier-1").epoch.tolist() == [0, 1, 2]
+    assert [read_run(tmp_path / "run" / part)["recipe"]["lr"] for part in (".", "earlier-1")] == [0.01, 0.1]
+    # From a state, even one taken when the monitor was closed, it goes on.
+    watched(0.01, 2, state)
+    assert read(tmp_path / "run").step.unique().tolist() == list(range(12))
+    with pytest.warns(UserWarning, match="earlier-2"):
+        watched(0.3, 1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -273,3 +274,16 @@ def test_ctrl_c_at_the_command_line(make_config, tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         train(config, tmp_path / "run", device="cpu", report=stop)
     assert epochs[0] > 0
+
+
+def test_records_without_a_checkpoint_are_made_again(make_config, tmp_path, recwarn):
+    """A run that was killed before its first checkpoint leaves some; nobody wants a copy or a warning."""
+    config = make_config(monitor_every=2)
+    whole = train(config, tmp_path / "whole", device="cpu", progress=False)
+    (tmp_path / "killed").mkdir()
+    shutil.copy(tmp_path / "whole" / "records.parquet", tmp_path / "killed" / "records.part-000007.parquet")
+    again = train(config, tmp_path / "killed", device="cpu", progress=False)
+    pd.testing.assert_frame_equal(again.records, whole.records)
+    names = {file.name for file in (tmp_path / "killed").iterdir()}
+    assert names == {file.name for file in (tmp_path / "whole").iterdir()}
+    assert not [warning for warning in recwarn if "holds another run" in str(warning.message)]

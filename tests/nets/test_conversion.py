@@ -258,3 +258,18 @@ def test_a_tied_classifier_says_what_it_freezes():
     done = convert(Tied(), torch.randint(0, 5, (3, 6)))
     assert any("and with it embedding.weight" in sentence for sentence in done.changes)
     assert done.scale_map.is_invariant
+
+
+@pytest.mark.parametrize("wrap", [nn.DataParallel, lambda model: torch.compile(model, backend="eager")])
+def test_a_wrapped_model_is_converted_as_the_model_inside(wrap):
+    def made():
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 3))
+
+    x = torch.randn(4, 3, 8, 8)
+    plain, wrapped = convert(made(), x), convert(wrap(made()), x)
+    assert wrapped.changes == plain.changes
+    assert wrapped.scale_map.is_invariant == plain.scale_map.is_invariant
+    assert [name for name, _ in wrapped.model.named_parameters()] == [
+        name for name, _ in plain.model.named_parameters()
+    ]

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from isogon import schedules
+from isogon import Recipe, schedules
 from isogon.errors import ArgumentError, IsogonError
 from isogon.optim import drive, split_groups
 from isogon.symmetry import check
@@ -404,3 +404,130 @@ def test_wrong_optimizers_are_refused():
         drive(torch.optim.AdamW(parameter, betas=(0.8, 0.9)), schedules.adamw_form(CONSTANT))
     with pytest.raises(ArgumentError, match="amsgrad must be off"):
         drive(torch.optim.AdamW(parameter, amsgrad=True), schedules.adamw_form(CONSTANT))
+
+
+class Mixed(nn.Module):
+    """An invariant convolution before a classifier that is not, with a bias."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(1, 4, 3, bias=False), nn.BatchNorm2d(4, affine=False)
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.head(self.norm(self.conv(x)).mean((2, 3)))
+
+
+def rates_of(optimizer):
+    return [(float(group["lr"]), group["weight_decay"]) for group in optimizer.param_groups]
+
+
+def test_a_group_without_weight_decay_stays_without():
+    model = Mixed()
+    weights, biases = [model.conv.weight, model.head.weight], [model.head.bias]
+
+    def made():
+        groups = [{"params": weights, "weight_decay": 5e-3}, {"params": biases, "weight_decay": 0.0}]
+        return torch.optim.SGD(groups, lr=0.1, momentum=MU)
+
+    schedule = schedules.step_decay(LR, WD, [1])
+    optimizer = made()
+    driver = drive(optimizer, schedule)
+    assert rates_of(optimizer) == [(LR, WD), (LR, 0.0)]
+    assert [float(rates.weight_decay) for rates in driver.rates(3)] == [WD, 0.0]
+    driver.advance(1)
+    # In the middle of a run, with the state loaded before the driver is made.
+    again = made()
+    again.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    drive(again, schedule).load_state_dict(driver.state_dict())
+    assert rates_of(again) == rates_of(optimizer) == [(pytest.approx(LR / 10), WD), (pytest.approx(LR / 10), 0.0)]
+    # Without any, the schedule's counts for all.
+    plain = torch.optim.SGD([{"params": weights}, {"params": biases}], lr=0.1)
+    drive(plain, schedule)
+    assert rates_of(plain) == [(LR, WD)] * 2
+
+
+def test_groups_that_one_schedule_cannot_serve_are_refused():
+    model = Mixed()
+    groups = [{"params": [model.conv.weight]}, {"params": [model.head.weight], "lr": 0.01}]
+    with pytest.raises(ArgumentError, match=r"lr must be the same in all groups.*\[0.1, 0.01\]"):
+        drive(torch.optim.SGD(groups, lr=0.1), CONSTANT)
+    groups = [{"params": [model.conv.weight], "weight_decay": 0.0}, {"params": [model.head.weight]}]
+    scale_map = check(model, torch.randn(4, 1, 6, 6))
+    optimizer = torch.optim.SGD(groups, lr=0.1, momentum=MU, weight_decay=1e-3)
+    with pytest.raises(ArgumentError, match="weight_decay of group 0 must be above 0"):
+        drive(optimizer, schedules.texp(CONSTANT, momentum=MU), model=model, scale_map=scale_map)
+
+
+def test_a_state_loaded_before_the_driver_is_made_tells_who_had_weight_decay():
+    """Under an exponential schedule invariant weights train without any, which is not how they began."""
+    model = Mixed()
+    scale_map = check(model, torch.randn(4, 1, 6, 6))
+    groups = split_groups(model, scale_map, weight_decay=WD)
+    first, second = (torch.optim.SGD(groups, lr=LR, momentum=MU) for _ in range(2))
+    made = functools.partial(drive, schedule=schedules.texp(CONSTANT, momentum=MU), model=model, scale_map=scale_map)
+    made(first).advance(10)
+    second.load_state_dict(first.state_dict())
+    made(second).advance(10)
+    assert rates_of(second) == rates_of(first)
+    assert [decay for _, decay in rates_of(second)] == [0.0, WD]
+
+
+def test_a_rate_that_groups_share_as_a_tensor_is_each_ones_own():
+    found = []
+    for rate in (0.1, torch.tensor(0.1)):
+        torch.manual_seed(0)
+        model = Mixed()
+        scale_map = check(model, torch.randn(4, 1, 6, 6))
+        optimizer = torch.optim.SGD(split_groups(model, scale_map), lr=rate, momentum=MU, foreach=False)
+        driver = drive(optimizer, schedules.texp(CONSTANT, momentum=MU), model=model, scale_map=scale_map)
+        for seed in range(20):
+            x = torch.randn(8, 1, 6, 6, generator=torch.Generator().manual_seed(seed))
+            optimizer.zero_grad()
+            functional.cross_entropy(model(x), torch.arange(8) % 3).backward()
+            optimizer.step()
+            driver.step()
+        found.append((rates_of(optimizer), float(model.conv.weight.detach().norm())))
+    assert found[1][0][0][0] == pytest.approx(found[0][0][0][0], rel=1e-6)
+    assert found[0][0][0][0] > 1.005 * LR
+    assert found[1][0][1][0] == pytest.approx(LR)
+    assert found[1][1] == pytest.approx(found[0][1], rel=1e-5)
+
+
+@pytest.mark.parametrize("wrap", [nn.DataParallel, functools.partial(torch.compile, backend="eager")])
+def test_wrapped_models_have_the_groups_of_the_model_inside(wrap):
+    model, x = Mixed(), torch.randn(4, 1, 6, 6)
+    wrapped, scale_map = wrap(model), check(model, x)
+    plain, found = (split_groups(one, scale_map) for one in (model, wrapped))
+    assert [[id(p) for p in group["params"]] for group in found] == [[id(p) for p in g["params"]] for g in plain]
+    assert len(found) == 2
+    optimizer = torch.optim.SGD(found, lr=0.1, momentum=MU)
+    driver = drive(optimizer, schedules.texp(CONSTANT, momentum=MU), model=wrapped, scale_map=scale_map)
+    assert [bool(rates.weight_decay) for rates in driver.rates(0)] == [False, True]
+    before = model.norm.running_var.clone()
+    driver.advance(2000)  # so far that weights, and statistics with them, are halved
+    assert driver.halvings > 0
+    assert float((model.norm.running_var / before).max()) < 0.3
+
+
+def test_the_recipe_of_a_driven_optimizer_is_that_of_its_start():
+    model = Mixed()
+    warm = schedules.warmup(schedules.step_decay(LR, WD, [40]), 10)
+    for schedule in (STEPWISE, warm):
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0, momentum=MU)
+        driver = drive(optimizer, schedule)
+        for steps in (0, 60):
+            driver.advance(steps)
+            recipe = Recipe.from_optimizer(optimizer, batch_size=10, samples=100)
+            assert (recipe.lr, recipe.weight_decay) == (LR, WD)
+
+
+def test_weights_that_are_not_invariant_keep_the_schedule_that_texp_minus_was_made_from():
+    model = Mixed()
+    scale_map = check(model, torch.randn(4, 1, 6, 6))
+    optimizer = torch.optim.SGD(split_groups(model, scale_map), lr=LR, momentum=MU)
+    given = schedules.step_decay(LR, WD, [100], 10)
+    driver = drive(optimizer, schedules.texp_minus(given, momentum=MU), model=model, scale_map=scale_map)
+    rates = driver.rates([0, 99, 100, 150])[1]
+    np.testing.assert_allclose(rates.lr, given.lr([0, 99, 100, 150]))
+    np.testing.assert_allclose(rates.weight_decay, WD)

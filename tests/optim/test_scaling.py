@@ -42,3 +42,12 @@ def test_scale_and_rates_trade_without_changing_the_networks(task, kind, at):
 def test_a_bad_factor_is_refused():
     with pytest.raises(ArgumentError, match="factor must be"):
         trade_scale(torch.optim.SGD([nn.Parameter(torch.ones(2))], lr=0.1), 0)
+
+
+def test_a_rate_that_groups_share_is_traded_once():
+    weights = [nn.Parameter(torch.ones(2)) for _ in range(2)]
+    optimizer = torch.optim.AdamW([{"params": [weight]} for weight in weights], lr=torch.tensor(1e-3), foreach=False)
+    torch.optim.lr_scheduler.ConstantLR(optimizer, factor=1.0)
+    trade_scale(optimizer, 10)
+    assert [float(group["lr"]) for group in optimizer.param_groups] == pytest.approx([1e-2] * 2)
+    assert [float(group["initial_lr"]) for group in optimizer.param_groups] == pytest.approx([1e-2] * 2)

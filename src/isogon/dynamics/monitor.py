@@ -92,6 +92,8 @@ class Monitor:
         self._kept_back: list[Part] = []
         self._watches: list[Watch] = []
         self._places: dict[Watch, NDArray[np.int64]] = {}
+        #: of the watches when the monitor was closed
+        self._states: list[dict[str, Any]] = []
         if not self.active:
             return
         if scale_map is None and inputs is not None:
@@ -170,6 +172,7 @@ class Monitor:
         if not watches:
             return
         self._fetch(watches, last=True)
+        self._states = [watch.state() for watch in watches]
         for watch in watches:
             watch.close()
         self.flush()
@@ -186,8 +189,9 @@ class Monitor:
     def state_dict(self) -> dict[str, Any]:
         """What a resumed run needs to go on measuring: counters, running means, the equilibrium of each layer.
 
-        Rows are not in it; they are in the sinks. In the middle of an epoch the weights at its start are. It holds
-        tensors and plain types alone, so that `torch.load` reads it with `weights_only=True`.
+        A monitor that was closed has the state of that moment. Rows are not in it; they are in the sinks. In the middle
+        of an epoch the weights at its start are. It holds tensors and plain types alone, so that `torch.load` reads it
+        with `weights_only=True`.
         """
         if not self.active:
             return {}
@@ -196,7 +200,7 @@ class Monitor:
             "by_hand": self._by_hand,
             "layers": list(self._maker.layers),
             "epochs": {epoch: dict(row) for epoch, row in self._epochs.items()},
-            "watches": [watch.state() for watch in self._watches],
+            "watches": [watch.state() for watch in self._watches] or self._states,
             "rows": self._maker.state(),
         }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import warnings
 from collections.abc import Mapping
 from io import BytesIO
 from pathlib import Path
@@ -94,26 +95,41 @@ class RunFolder:
     """A sink that keeps a run on disk; every file appears whole or not at all.
 
     Rows arrive when the monitor flushes, usually at the end of each epoch, and become one part each, so that a killed
-    process loses an epoch at most. `close` merges the parts into `records.parquet`. A folder with a run is continued.
+    process loses an epoch at most. `close` merges the parts into `records.parquet`. A folder with a run is continued by
+    a monitor that goes on from a checkpoint; before one that begins at step 0 its files are put into `earlier-1` …
     """
 
     def __init__(self, folder: str | os.PathLike[str], *, name: str | None = None) -> None:
         self.folder = Path(folder)
         self.name = name or self.folder.name
         self.folder.mkdir(parents=True, exist_ok=True)
+        self._run_before: str | None = None
         past = read_epochs(self.folder).to_dict("records")
         self._epochs: dict[int, dict[Any, Any]] = {int(row["epoch"]): row for row in past}
         self._changed = False
+        #: whether the folder has a run that another monitor recorded
+        self._used = any(file.exists() for file in self._files())
 
     def open(self, run: Mapping[str, Any]) -> None:
         """Write what is known about the run when it starts."""
+        file = self.folder / RUN
+        self._run_before = file.read_text(encoding="utf-8") if file.exists() else None
         text = json.dumps({"name": self.name, **run}, indent=2, ensure_ascii=False)
         _replace(self.folder / RUN, lambda file: file.write_text(text + "\n", encoding="utf-8"))
 
     def __call__(self, rows: pd.DataFrame) -> None:
         """Keep `rows` as the next part."""
+        if self._used and len(rows) and rows["step"].min() == 0:
+            self._set_aside()
+        self._used = False
         taken = [int(file.stem.rsplit("-", 1)[1]) for file in self.folder.glob(_PARTS)]
         _write(self.folder / _PART.format(max(taken, default=-1) + 1), rows)
+
+    def clear(self) -> None:
+        """Forget what the folder has of a run that is about to be made again."""
+        for file in self._files():
+            file.unlink(missing_ok=True)
+        self._epochs, self._used = {}, False
 
     def end_epoch(self, row: Mapping[str, Any]) -> None:
         """Take the losses, accuracies … of an epoch; the same epoch again replaces them. `flush` writes them."""
@@ -126,6 +142,27 @@ class RunFolder:
             rows = [self._epochs[epoch] for epoch in sorted(self._epochs)]
             _write(self.folder / EPOCHS, pd.DataFrame(rows))
             self._changed = False
+
+    def _files(self) -> list[Path]:
+        return [self.folder / RECORDS, self.folder / EPOCHS, *sorted(self.folder.glob(_PARTS))]
+
+    def _set_aside(self) -> None:
+        """Two runs in one folder would be read as one."""
+        count = 1
+        while (place := self.folder / f"earlier-{count}").exists():
+            count += 1
+        place.mkdir()
+        for file in self._files():
+            if file.exists():
+                file.replace(place / file.name)
+        if self._run_before is not None:
+            (place / RUN).write_text(self._run_before, encoding="utf-8")
+        self._epochs = {}
+        warnings.warn(
+            f"{self.folder} holds another run, and this one begins at step 0: what it holds is now in {place}. "
+            "To go on with a run, load the monitor's state_dict.",
+            stacklevel=2,
+        )
 
     def close(self) -> None:
         """Merge the parts. Killed in between, the folder holds both, which `read` takes for one."""

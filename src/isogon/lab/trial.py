@@ -299,6 +299,8 @@ class Trial:
             checkpoints.remove_partial(self.folder)
             checkpoints.write_json(self.folder / CONFIG, self.config.to_dict())
         if not (self.folder / CHECKPOINT).exists():
+            if self._writer is not None:
+                self._writer.clear()  # killed before its first checkpoint, it makes the same records again
             return
         state = checkpoints.load_checkpoint(self.folder / CHECKPOINT, self.device)
         if state.get("key") != self.config.key:

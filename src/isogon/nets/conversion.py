@@ -20,6 +20,7 @@ from torch.utils.hooks import RemovableHandle
 from isogon.errors import ArgumentError, check_choice, check_whole
 from isogon.nets.norms import GhostBatchNorm1d, GhostBatchNorm2d, NormKind, make_norm
 from isogon.symmetry import Break, ScaleMap, check
+from isogon.symmetry.trace import unwrapped
 
 ConversionStyle = Literal["affine", "plain"]
 
@@ -64,6 +65,7 @@ def convert(
     batch norm of that size. What has no cure (a gate, an activation that needs degree 0) is left, and the first such
     place on every path is named; then the other biases stay too, since dropping them would help nobody, and
     `scale_map.invariant` lists the weights that are invariant alone.
+    A model wrapped by torch.compile or DataParallel comes back without the wrapper.
     The copy is in training mode, in which scale invariance is a question of batch statistics.
     """
     if not isinstance(model, nn.Module):
@@ -71,6 +73,7 @@ def convert(
     check_choice("style", style, ("affine", "plain"))
     if ghost_batch is not None:
         check_whole("ghost_batch", ghost_batch, cure="the papers use 64")
+    model = unwrapped(model)
     example = _Example(inputs, dict(kwargs or {}))
     work = _Workshop(copy.deepcopy(model), example, style, ghost_batch)
     work.prepare()

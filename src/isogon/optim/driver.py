@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +14,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from isogon.errors import ArgumentError, IsogonError
 from isogon.optim.groups import group_names, invariant_groups
-from isogon.optim.scaling import rate_power, scale_statistics, scale_weights
+from isogon.optim.scaling import own_rates, rate_power, scale_statistics, scale_weights
 from isogon.schedules import Schedule
 from isogon.schedules.curves import Balanced
 from isogon.schedules.exponential import AdamwForm, SgdwForm, Texp, TexpPlus
@@ -36,6 +37,8 @@ def drive(
     Under an exponential schedule the scale-invariant weights train without weight decay and the others under the
     ordinary schedule it was made from; `scale_map` (with `model`) tells which are which; without it all are invariant.
     A `balanced` schedule, too, is for the invariant weights; with a map the others keep the one it was made from.
+    A group without weight decay beside others that have one stays without; groups whose learning rates differ are
+    refused, since one schedule sets them all.
     `rebase` halves the weights whenever they have doubled against the run with weight decay, together with buffers,
     rates and (with a map) running statistics, so that nothing leaves the range of floats.
     """
@@ -73,7 +76,8 @@ class Driver(LRScheduler):
         self.exponential = schedule if isinstance(schedule, Exponential) else None
         self.rebase = rebase
         self.model = model
-        self.base_lrs = [float(group["lr"]) for group in optimizer.param_groups]
+        self.base_lrs = [float(group.get("initial_lr", group["lr"])) for group in optimizer.param_groups]
+        self._decayed = _decayed(optimizer, self.base_lrs)
         self.last_epoch = 0
         self._halvings = 0
         self._corrected = False
@@ -84,6 +88,14 @@ class Driver(LRScheduler):
             _check_optimizer(optimizer, self.exponential)
             self._invariant = invariant_groups(optimizer, model, scale_map)
             _check_the_rest(optimizer, self.exponential, self._invariant)
+            for number, (invariant, decayed) in enumerate(zip(self._invariant, self._decayed, strict=True)):
+                if invariant and not decayed:
+                    raise ArgumentError(
+                        f"weight_decay of group {number}",
+                        "above 0, since the schedule stands for that of its invariant weights",
+                        0.0,
+                        "make the groups with isogon.optim.split_groups",
+                    )
             if scale_map is not None:
                 names = zip(group_names(optimizer, model), self._invariant, strict=True)
                 self._statistics = scale_map.statistics_degrees(n for ns, invariant in names if invariant for n in ns)
@@ -93,6 +105,10 @@ class Driver(LRScheduler):
             optimizer.register_step_pre_hook(self._before_step),
             optimizer.register_step_post_hook(self._after_step),
         ]
+        for group, decayed in zip(optimizer.param_groups, self._decayed, strict=True):
+            # For what reads the optimizer's recipe later, and for a driver made anew in the middle of the run.
+            group["initial_lr"] = _peak(self._ordinary)
+            group["initial_weight_decay"] = float(self._ordinary.weight_decay(0)) if decayed else 0.0
         self._set_rates()
 
     @property
@@ -116,8 +132,8 @@ class Driver(LRScheduler):
         given = np.asarray(steps)
         shares = self._correction(given)
         return [
-            GroupRates(*self._lr_and_decay(given, invariant), shares if invariant else np.zeros_like(shares))
-            for invariant in self._invariant
+            GroupRates(*self._lr_and_decay(given, index), shares if invariant else np.zeros_like(shares))
+            for index, invariant in enumerate(self._invariant)
         ]
 
     @property
@@ -170,13 +186,15 @@ class Driver(LRScheduler):
     def _ordinary(self) -> Schedule:
         """The schedule of weights that are not invariant."""
         if self.exponential is not None:
-            return self.exponential.ordinary
+            given = getattr(self.exponential, "given", None)
+            return self.exponential.ordinary if given is None else given
         return self.schedule.schedule if isinstance(self.schedule, Balanced) else self.schedule
 
     def _set_rates(self) -> None:
         step, exponential = self.last_epoch, self.exponential
-        for group, invariant in zip(self.optimizer.param_groups, self._invariant, strict=True):
-            lr, weight_decay = (float(value) for value in self._lr_and_decay(np.asarray(step), invariant))
+        own_rates(self.optimizer)
+        for index, (group, invariant) in enumerate(zip(self.optimizer.param_groups, self._invariant, strict=True)):
+            lr, weight_decay = (float(value) for value in self._lr_and_decay(np.asarray(step), index))
             _set(group, lr, weight_decay)
             if exponential is None or not invariant:
                 continue
@@ -196,11 +214,11 @@ class Driver(LRScheduler):
                 group["eps"] = eps * _exp(float(exponential.log_eps(step)) + self._halvings * math.log(2))
         self._last_lr = [float(group["lr"]) for group in self.optimizer.param_groups]
 
-    def _lr_and_decay(self, steps: NDArray[Any], invariant: bool) -> tuple[Floats, Floats]:
-        """Of the groups that are invariant, or of the others."""
-        if self.exponential is None or not invariant:
-            own = self.schedule if invariant else self._ordinary
-            return own.lr(steps), own.weight_decay(steps)
+    def _lr_and_decay(self, steps: NDArray[Any], index: int) -> tuple[Floats, Floats]:
+        """Of the group with that `index`."""
+        if self.exponential is None or not self._invariant[index]:
+            own = self.schedule if self._invariant[index] else self._ordinary
+            return own.lr(steps), own.weight_decay(steps) * self._decayed[index]
         smaller = rate_power(self.optimizer) * self._halvings * math.log(2)
         with np.errstate(over="ignore"):
             return np.exp(self.exponential.log_lr(steps) - smaller), np.zeros(np.shape(steps))
@@ -259,6 +277,21 @@ class Driver(LRScheduler):
         found = getattr(self.optimizer, "found_inf", None)
         if found is None or not bool(found):
             self._stepped = True
+
+
+def _decayed(optimizer: torch.optim.Optimizer, rates: Sequence[float | torch.Tensor]) -> list[bool]:
+    """Which groups have weight decay, all of them where the optimizer was made without any; rates must be alike."""
+    if len(set(rates)) > 1:
+        raise ArgumentError(
+            "lr", "the same in all groups, since one schedule sets it", list(rates), "drive one optimizer for each rate"
+        )
+    decays = [float(group.get("initial_weight_decay", group["weight_decay"])) for group in optimizer.param_groups]
+    return [decay > 0 or not any(decays) for decay in decays]
+
+
+def _peak(schedule: Schedule) -> float:
+    """The highest rate of a schedule's start, those of its parts, and the end of its warm-up."""
+    return float(np.max(schedule.lr([0, *getattr(schedule, "starts", ()), getattr(schedule, "steps", 0)])))
 
 
 def _set(group: dict[str, Any], lr: float, weight_decay: float) -> None:

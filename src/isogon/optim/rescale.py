@@ -23,6 +23,9 @@ class RescaleOnDecay:
     by less than `least_factor` since the last rescaling (a cosine's single step) waits until it has fallen by that
     much. `schedules.balanced` makes the same networks without touching a tensor.
 
+    Without `model` and `scale_map` every weight of the optimizer counts as invariant: for a network with others (a
+    classifier, trained γ and β) give both, or its function changes at the drop.
+
     Groups may fall by factors of their own: a running mean is multiplied by Π_G c_G^(d_G), d_G the degree of the norm's
     input in the weights of group G. Weights that are invariant only together must fall together, or are refused.
     """

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from isogon.errors import ArgumentError, check_number
+from isogon.symmetry.trace import unwrapped
 
 #: optimizer state → the power of c it is multiplied by
 _STATE_POWERS = {"momentum_buffer": -1, "exp_avg": -1, "exp_avg_sq": -2, "max_exp_avg_sq": -2}
@@ -47,12 +48,23 @@ def scale_weights(optimizer: torch.optim.Optimizer, groups: Iterable[dict[str, A
 @torch.no_grad()
 def scale_statistics(model: nn.Module, degrees: Mapping[str, Sequence[float]], factor: float) -> None:
     """Let running means and variances follow weights multiplied by c = `factor`: c^d and c^(2d), d by channel."""
+    inner = unwrapped(model)
     for name, by_channel in degrees.items():
-        module = model.get_submodule(name)
+        module = inner.get_submodule(name)
         if isinstance(module.running_mean, torch.Tensor) and isinstance(module.running_var, torch.Tensor):
             scale = factor ** torch.tensor(by_channel, dtype=torch.float64)
             module.running_mean.mul_(scale.to(module.running_mean))
             module.running_var.mul_(scale.square().to(module.running_var))
+
+
+def own_rates(optimizer: torch.optim.Optimizer) -> None:
+    """Give each group a learning rate of its own where torch lets several share one tensor."""
+    taken: set[int] = set()
+    for group in optimizer.param_groups:
+        if isinstance(group["lr"], torch.Tensor):
+            if id(group["lr"]) in taken:
+                group["lr"] = group["lr"].clone()
+            taken.add(id(group["lr"]))
 
 
 def trade_scale(optimizer: torch.optim.Optimizer, factor: float) -> None:
@@ -60,10 +72,18 @@ def trade_scale(optimizer: torch.optim.Optimizer, factor: float) -> None:
 
     SGD: η·c², λ/c². AdamW and its like: η·c, λ/c, so that ηλ is kept (theorem C.2 of Li, Lyu and Arora is the case of
     step 0). What one writes as a larger initialisation is thus a smaller learning rate.
+
+    A scheduler that computes rates from a base of its own (LambdaLR, OneCycleLR, `drive`) undoes this at its next step:
+    trade before it is made. What it finds in the optimizer, `initial_lr`, is traded too.
     """
     check_number("factor", factor, low=0, low_open=True, cure="2 doubles the weights")
     power = rate_power(optimizer)
     scale_weights(optimizer, optimizer.param_groups, factor)
+    own_rates(optimizer)
     for group in optimizer.param_groups:
         group["lr"] *= factor**power
         group["weight_decay"] /= factor**power
+        if "initial_lr" in group:
+            group["initial_lr"] *= factor**power
+        if "initial_weight_decay" in group:
+            group["initial_weight_decay"] /= factor**power

@@ -122,7 +122,16 @@ class Balanced:
         return np.sqrt(self._intrinsic(step) / self.ratio)
 
     def _intrinsic(self, step: ArrayLike) -> Floats:
-        return self.schedule.lr(step) * self.schedule.weight_decay(step)
+        lr, decay = self.schedule.lr(step), self.schedule.weight_decay(step)
+        if np.any((lr > 0) & (decay == 0)):
+            raise _no_balance()
+        return lr * decay
+
+
+def _no_balance() -> ArgumentError:
+    return ArgumentError(
+        "schedule", "one with weight decay wherever it has a learning rate", "a weight decay of 0", "use it unbalanced"
+    )
 
 
 def constant(lr: float, weight_decay: float) -> Phases:
@@ -201,7 +210,9 @@ def balanced(schedule: Schedule) -> Balanced:
         raise ArgumentError(
             "schedule", "one with a learning rate and weight decay above 0 at step 0", (lr, decay), "start above 0"
         )
-    return Balanced(schedule, lr / decay)
+    made = Balanced(schedule, lr / decay)
+    made.lr(getattr(schedule, "starts", (0,)))  # a phase without weight decay is refused here, not when it comes
+    return made
 
 
 def from_label(label: str, *, lr: float, weight_decay: float, steps_per_epoch: float) -> Phases:

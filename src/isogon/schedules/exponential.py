@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Protocol, TypeVar
 
@@ -81,10 +81,14 @@ class _WithoutDecay:
 
 @dataclass(frozen=True)
 class Texp(_WithoutDecay):
-    """TEXP: P grows by 1/p_I a step in phase I (theorems 2.9, 2.12 and B.2)."""
+    """TEXP: P grows by 1/p_I a step in phase I (theorems 2.9, 2.12 and B.2).
+
+    `given` is the schedule of weights that are not invariant, where it is another than `ordinary`.
+    """
 
     ordinary: Phases
     momentum: float
+    given: Phases | None = None
 
     @cached_property
     def motions(self) -> tuple[Motion, ...]:
@@ -207,7 +211,9 @@ def texp_minus(schedule: Schedule, *, momentum: float) -> Texp:
         raise ArgumentError("schedule", "in phases for texp_minus", schedule, "give phases or step_decay")
     first = _nonzero(schedule).lrs[0]
     rows = zip(schedule.starts, schedule.lrs, schedule.weight_decays, strict=True)
-    return texp(phases([(start, first, lr * decay / first) for start, lr, decay in rows]), momentum=momentum)
+    made = texp(phases([(start, first, lr * decay / first) for start, lr, decay in rows]), momentum=momentum)
+    # To trade η for λ is an equivalence for invariant weights alone.
+    return replace(made, given=schedule)
 
 
 def texp_plus(schedule: Schedule, *, momentum: float) -> TexpPlus:

@@ -52,7 +52,7 @@ def check(model: nn.Module, *inputs: Any, kwargs: Mapping[str, Any] | None = Non
     """
     if not isinstance(model, nn.Module):
         raise ArgumentError("model", "a torch.nn.Module", model, "give the module itself")
-    model = _unwrapped(model)
+    model = unwrapped(model)
     named = dict(kwargs or {})
     program = _exported(model, inputs, named)
     aliases: dict[str, list[str]] = {}
@@ -87,7 +87,7 @@ def check(model: nn.Module, *inputs: Any, kwargs: Mapping[str, Any] | None = Non
     return _verified(scale_map, model, inputs, named) if verify else scale_map
 
 
-def _unwrapped(model: nn.Module) -> nn.Module:
+def unwrapped(model: nn.Module) -> nn.Module:
     """The model inside the wrappers of torch.compile, DataParallel and DistributedDataParallel."""
     while True:
         inner = getattr(model, "_orig_mod", None)
