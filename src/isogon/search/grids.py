@@ -33,7 +33,7 @@ def rounded(factor: float) -> float:
     """A computed tuning factor to a 64th of an octave: no bit of another processor's arithmetic makes it another cell.
 
     >>> rounded(0.1) == rounded(0.1 * (1 + 1e-12)), round(rounded(0.1), 4)
-    (True, 0.0995)
+    (True, 0.0996)
     """
     return float(2.0 ** (round(math.log2(factor) * ROUNDING) / ROUNDING))
 
