@@ -29,8 +29,7 @@ class Drop:
 def drops(layer: pd.DataFrame) -> list[Drop]:
     """The drops in the rows of one layer, each at the end of a phase; a rate that falls all the time has none."""
     lr, steps = layer.lr.to_numpy(), layer.step.to_numpy()
-    with np.errstate(divide="ignore", invalid="ignore"):
-        falls = np.flatnonzero(lr[1:] < (1 - _FALL) * lr[:-1]) + 1
+    falls = np.flatnonzero(lr[1:] < (1 - _FALL) * lr[:-1]) + 1
     found, start, last_fall = [], 0, 0
     for end in falls.tolist():
         lasted, so_far = steps[end] - steps[last_fall], steps[end] - steps[0]

@@ -112,14 +112,13 @@ class RunFolder:
 
     def open(self, run: Mapping[str, Any]) -> None:
         """Write what is known about the run when it starts."""
-        file = self.folder / RUN
-        self._run_before = file.read_text(encoding="utf-8") if file.exists() else None
-        text = json.dumps({"name": self.name, **run}, indent=2, ensure_ascii=False)
-        _replace(self.folder / RUN, lambda file: file.write_text(text + "\n", encoding="utf-8"))
+        about = self.folder / RUN
+        self._run_before = about.read_text(encoding="utf-8") if about.exists() else None
+        _write_text(about, json.dumps({"name": self.name, **run}, indent=2, ensure_ascii=False) + "\n")
 
     def __call__(self, rows: pd.DataFrame) -> None:
         """Keep `rows` as the next part."""
-        if self._used and len(rows) and rows["step"].min() == 0:
+        if self._used and rows["step"].min() == 0:
             self._set_aside()
         self._used = False
         taken = [int(file.stem.rsplit("-", 1)[1]) for file in self.folder.glob(_PARTS)]
@@ -156,7 +155,7 @@ class RunFolder:
             if file.exists():
                 file.replace(place / file.name)
         if self._run_before is not None:
-            (place / RUN).write_text(self._run_before, encoding="utf-8")
+            _write_text(place / RUN, self._run_before)
         self._epochs = {}
         warnings.warn(
             f"{self.folder} holds another run, and this one begins at step 0: what it holds is now in {place}. "
@@ -187,6 +186,10 @@ def _read_file(file: Path) -> pd.DataFrame:
 
 def _write(target: Path, rows: pd.DataFrame) -> None:
     _replace(target, lambda file: rows.to_parquet(file, index=False))
+
+
+def _write_text(target: Path, text: str) -> None:
+    _replace(target, lambda file: file.write_text(text, encoding="utf-8"))
 
 
 def _replace(target: Path, write: Any) -> None:

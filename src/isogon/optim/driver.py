@@ -186,8 +186,7 @@ class Driver(LRScheduler):
     def _ordinary(self) -> Schedule:
         """The schedule of weights that are not invariant."""
         if self.exponential is not None:
-            given = getattr(self.exponential, "given", None)
-            return self.exponential.ordinary if given is None else given
+            return self.exponential.of_others
         return self.schedule.schedule if isinstance(self.schedule, Balanced) else self.schedule
 
     def _set_rates(self) -> None:

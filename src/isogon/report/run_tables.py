@@ -105,7 +105,7 @@ def summarise(path: str | os.PathLike[str], layers: Sequence[str] = ()) -> RunSu
     for name in layers:
         check_choice("layer", name, known)
     chosen = [name for name in known if name in layers] if layers else known
-    epochs = _epochs(folder)
+    epochs, metrics = _epochs(folder)
     return RunSummary(
         name=str(about.get("name") or place.resolve().name),
         recipe=recipe,
@@ -114,7 +114,7 @@ def summarise(path: str | os.PathLike[str], layers: Sequence[str] = ()) -> RunSu
         joint=ALL,
         lines=lines(records, chosen),
         marks=marks(records),
-        metrics=metric_lines(epochs),
+        metrics=metrics,
     )
 
 
@@ -177,15 +177,14 @@ def _records(place: Path) -> pd.DataFrame:
         raise ArgumentError("path", "a run whose records can be read", str(place), first_line(error)) from None
 
 
-def _epochs(folder: Path) -> pd.DataFrame:
+def _epochs(folder: Path) -> tuple[pd.DataFrame, list[MetricLine]]:
     from isogon.dynamics import read_epochs
 
     try:
         epochs = read_epochs(folder)
-        metric_lines(epochs)  # refuses contents that are no metrics
+        return epochs, metric_lines(epochs)
     except (KeyError, OSError, TypeError, ValueError) as error:
         raise ArgumentError("path", "a run whose epochs can be read", str(folder), first_line(error)) from None
-    return epochs
 
 
 def _about(folder: Path) -> dict[str, Any]:

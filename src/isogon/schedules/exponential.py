@@ -39,6 +39,10 @@ class Exponential(Protocol):
     def ordinary(self) -> Schedule:
         """The schedule with weight decay that makes the same networks."""
 
+    @property
+    def of_others(self) -> Schedule:
+        """The schedule of weights that are not invariant."""
+
     def lr(self, step: ArrayLike) -> Floats:
         """η̃_t; infinite where it leaves the range of floats."""
 
@@ -63,6 +67,10 @@ class _WithoutDecay:
 
     ordinary: Schedule
 
+    @property
+    def of_others(self) -> Schedule:
+        return self.ordinary
+
     def log_scale(self, step: ArrayLike) -> Floats:
         raise NotImplementedError
 
@@ -83,12 +91,16 @@ class _WithoutDecay:
 class Texp(_WithoutDecay):
     """TEXP: P grows by 1/p_I a step in phase I (theorems 2.9, 2.12 and B.2).
 
-    `given` is the schedule of weights that are not invariant, where it is another than `ordinary`.
+    `given` is what it was made from where that is another than `ordinary`.
     """
 
     ordinary: Phases
     momentum: float
     given: Phases | None = None
+
+    @property
+    def of_others(self) -> Schedule:
+        return self.given or self.ordinary
 
     @cached_property
     def motions(self) -> tuple[Motion, ...]:
