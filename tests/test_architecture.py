@@ -11,28 +11,43 @@ import pytest
 ALLOWED = {
     "errors": set(),
     "named": set(),
+    "files": set(),
+    "guard": set(),
     "theory": set(),
-    "recipe": {"theory"},
+    "recipe": {"theory", "files"},
     "schedules": {"theory"},
     "predict": {"theory", "recipe", "schedules"},
     "symmetry": set(),
     "nets": {"symmetry"},
-    "dynamics": {"theory", "recipe", "symmetry"},
+    "dynamics": {"files", "theory", "recipe", "symmetry"},
     "optim": {"theory", "schedules", "symmetry", "dynamics"},
-    "lab": {"named", "recipe", "schedules", "symmetry", "nets", "dynamics", "optim"},
-    "search": {"named", "recipe", "schedules", "dynamics", "lab"},
-    "report": {"theory", "recipe", "predict", "dynamics", "search"},
+    "lab": {"files", "guard", "named", "recipe", "schedules", "symmetry", "nets", "dynamics", "optim"},
+    "search": {"files", "named", "recipe", "schedules", "dynamics", "lab"},
+    "report": {"files", "theory", "recipe", "predict", "dynamics", "search"},
     "integrations": {"recipe", "symmetry", "dynamics", "optim"},
 }
-BELOW = {"theory", "recipe", "schedules", "predict", "symmetry", "nets", "dynamics", "optim", "lab", "search", "report"}
+BELOW = {
+    "files",
+    "theory",
+    "recipe",
+    "schedules",
+    "predict",
+    "symmetry",
+    "nets",
+    "dynamics",
+    "optim",
+    "lab",
+    "search",
+    "report",
+}
 ALLOWED["papers"] = ALLOWED["demo"] = BELOW
-ALLOWED["cli"] = BELOW | {"named", "papers", "demo", "integrations"}
+ALLOWED["cli"] = BELOW | {"guard", "named", "papers", "demo", "integrations"}
 # The door itself: public names load lazily, so it imports nothing at the top.
 ALLOWED["__init__"] = set()
 ALLOWED["__main__"] = {"cli"}
 
 #: what the rooms without torch may import from outside the standard library
-WITHOUT_TORCH = {"errors", "named", "theory", "recipe", "schedules", "predict", "report"}
+WITHOUT_TORCH = {"errors", "files", "guard", "named", "theory", "recipe", "schedules", "predict", "report"}
 HEAVY = {"torch", "pandas"}
 
 

@@ -132,7 +132,7 @@ def test_predict_draws(tmp_path, ending):
         (WORKED + " --optimizer adam", "no universal angle"),
         (WORKED + " --solve depth", "solve must be one of"),
         (WORKED + " --wd 0", "without weight decay there is no tuning factor to keep"),
-        (WORKED + " --recipe /nowhere.toml", "recipe must be a readable file, got '/nowhere.toml'"),
+        (WORKED + " --recipe /nowhere.toml", "recipe must be a file we can read, got '/nowhere.toml'"),
         (PREDICT + " --schedule step:20,10", "--schedule must be constant, cosine or step:EPOCHS/FACTOR"),
         (PREDICT + " --schedule step:a/b", "--schedule must be constant, cosine or step:EPOCHS/FACTOR"),
         (PREDICT + " --plot run.bmp", "plot must be a file ending in .png"),

@@ -219,7 +219,7 @@ def test_bad_files_are_refused(tmp_path, text, match):
     path.write_text(text)
     with pytest.raises(ArgumentError, match=match):
         Recipe.load(path)
-    with pytest.raises(ArgumentError, match="a readable file"):
+    with pytest.raises(ArgumentError, match="a file we can read"):
         Recipe.load(tmp_path / "nowhere.toml")
 
 

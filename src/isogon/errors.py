@@ -6,12 +6,24 @@ Every message is one sentence that a user can act on: the argument's name, the r
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable
 from typing import Any
 
+# user:password@ of an address: to the last @ of the line, since passwords may hold anything.
+_ADDRESS = re.compile(r"(://[^\s:/@\"']*):[^\n]*@")
+# Names that people give to secrets, and what stands behind them: key=…, 'key': '…', key = "…".
+_NAMED_SECRET = re.compile(
+    r"""(?i)((?:pass(?:word|wd|phrase)?|pwd|secret|token|api[_-]?key|credentials?)["']?\s*[:=]\s*)"""
+    r"""("[^"\n]*"?|'[^'\n]*'?|[^\s&"',;}\])]+)"""
+)
+
 
 class IsogonError(Exception):
-    """Base of everything isogon raises on purpose."""
+    """Base of everything isogon raises on purpose; what it says never holds a password."""
+
+    def __str__(self) -> str:
+        return without_secrets(super().__str__())
 
 
 class ArgumentError(IsogonError, ValueError):
@@ -45,9 +57,31 @@ def _shown(value: Any, limit: int = 200) -> str:
     """The value as the user would recognise it, on one line and never endless."""
     try:
         text = repr(value)
-    except ValueError:  # an integer with more digits than Python agrees to print
+    except (ValueError, RecursionError):  # more digits than Python agrees to print, or nested too deep
         text = f"a {type(value).__name__}"
+    # Before it is cut: half of an address with a password no longer looks like one.
+    text = without_secrets(text)
     return text if len(text) <= limit else text[: limit - 1] + "…"
+
+
+def without_secrets(text: str) -> str:
+    """`text` with passwords and tokens masked, wherever they stand.
+
+    >>> without_secrets('storag = "postgresql://me:s3cret@host/db"')
+    'storag = "postgresql://me:***@host/db"'
+    >>> without_secrets("{'password': 's3cret'}"), without_secrets("host=db password=s3cret")
+    ("{'password': ***}", 'host=db password=***')
+    """
+    return _NAMED_SECRET.sub(r"\1***", _ADDRESS.sub(r"\1:***@", text))
+
+
+def printable(text: str) -> str:
+    """`text` without what a terminal might obey.
+
+    >>> printable("conv\\x1b[2J.weight")
+    'conv�[2J.weight'
+    """
+    return "".join(letter if letter.isprintable() else "�" for letter in text)
 
 
 def first_line(error: BaseException) -> str:
@@ -56,7 +90,11 @@ def first_line(error: BaseException) -> str:
     >>> first_line(OSError("\\nno room.\\n(background on this error)")), first_line(KeyError())
     ('no room', 'KeyError')
     """
-    lines = (line.strip() for line in str(error).splitlines())
+    try:
+        text = without_secrets(str(error))
+    except Exception:  # an error of somebody else's may not even be able to say what it is
+        text = ""
+    lines = (line.strip() for line in text.splitlines())
     return next(filter(None, lines), type(error).__name__)[:200].rstrip(".")
 
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
-import tomllib
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any, Self
 
 from isogon.errors import ArgumentError, UnsolvableError, check_choice, check_number, check_whole
+from isogon.files import read_toml, write_whole
 from isogon.theory.equilibrium import steps_to_equilibrium
 from isogon.theory.motion import COUPLED, Motion, check_beta2, check_optimizer, law, tuning_rate
 
@@ -181,25 +180,16 @@ class Recipe:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the recipe as TOML; the file appears whole or not at all."""
-        target = Path(path)
         lines = [
             f'{key} = "{value}"' if isinstance(value, str) else f"{key} = {value!r}"
             for key, value in self.to_dict().items()
         ]
-        temporary = target.with_name(target.name + ".partial")
-        temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
-        temporary.replace(target)
+        write_whole(path, "\n".join(lines) + "\n")
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """Read a recipe from TOML."""
-        try:
-            fields = tomllib.loads(Path(path).read_text(encoding="utf-8"))
-        except OSError as error:
-            reason = error.strerror or type(error).__name__
-            raise ArgumentError("recipe", "a readable file", str(path), f"{reason}; check the path") from None
-        except ValueError as error:  # not UTF-8, not TOML, or no path at all
-            raise ArgumentError("recipe", "a TOML file", str(path), f"{error}") from None
+        fields = read_toml(path, "recipe")
         known = [field.name for field in dataclasses.fields(cls)]
         for key in fields:
             check_choice(f"key in {path}", key, known, cure="remove or rename the key")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
@@ -135,7 +136,10 @@ def test_killed_at_any_moment_it_ends_the_same(deaths):
     assert_same(whole, parts)
     full = [line for line in lines if line["death"][0] == "full"]
     assert [line["status"] for line in full] == [3, 3]
-    assert "checkpoint.pt could not be written (File too large): make room and start again." in full[0]["said"]
+    assert (
+        "checkpoint.pt could not be written (File too large): make room there, or choose another place."
+        in full[0]["said"]
+    )
     assert "File too large" in full[1]["said"]
 
 
@@ -176,21 +180,46 @@ def test_what_a_killed_process_left_half_written_is_cleared_away(stopped):
     assert not list(folder.glob(".*.partial"))
 
 
-def test_a_damaged_checkpoint_is_named(stopped):
+@pytest.mark.parametrize("damage", ["empty", "start", "half", "nonsense", "list"])
+def test_a_run_with_a_damaged_checkpoint_starts_again_and_ends_the_same(stopped, tmp_path, damage):
     config, folder = stopped
     file = folder / "checkpoint.pt"
-    whole = file.read_bytes()
-    torch.save([1, 2], folder / "list.pt")
-    damaged = [b"", whole[:100], whole[: len(whole) // 2], b"nonsense" * 100, (folder / "list.pt").read_bytes()]
-    for content in damaged:
-        file.write_bytes(content)
-        with pytest.raises(ArgumentError, match="checkpoint must be a file that") as refusal:
-            train(config, folder, device="cpu")
-        assert "\n" not in str(refusal.value)
-        assert f"{file}" in str(refusal.value)
-        assert "delete it, and the run begins anew" in str(refusal.value)
-    file.unlink()
-    assert len(train(config, folder, device="cpu").epochs) == 3
+    whole, other = file.read_bytes(), io.BytesIO()
+    torch.save([1, 2], other)
+    contents = {"empty": b"", "start": whole[:3000], "half": whole[: len(whole) // 2], "nonsense": b"nonsense" * 100}
+    file.write_bytes(contents.get(damage, other.getvalue()))
+    assert_starts_again(config, folder, tmp_path, r"checkpoint.pt. The run starts again")
+
+
+@pytest.mark.parametrize("name", ["records.part-000000.parquet", "epochs.parquet"])
+def test_a_run_with_damaged_records_starts_again_and_ends_the_same(stopped, tmp_path, name):
+    config, folder = stopped
+    os.truncate(folder / name, (folder / name).stat().st_size // 2)
+    assert_starts_again(config, folder, tmp_path, f"{name}.damaged. The run starts again")
+    assert not list(folder.glob("*.damaged"))
+
+
+def assert_starts_again(config, folder, tmp_path, words):
+    seen = []
+    with pytest.warns(UserWarning, match=words):
+        run = train(config, folder, device="cpu", report=seen.append)
+    assert [row["epoch"] for row in seen] == [0, 1, 2]
+    alone = train(config, tmp_path / "alone", device="cpu")
+    timeless = run.epochs.drop(columns="images_per_second")
+    pd.testing.assert_frame_equal(timeless, alone.epochs.drop(columns="images_per_second"))
+    pd.testing.assert_frame_equal(run.records, alone.records)
+
+
+@pytest.mark.parametrize("name", ["result.json", "config.json", "epochs.parquet"])
+def test_an_ended_run_with_a_damaged_file_is_trained_again(make_config, tmp_path, name):
+    config = make_config()
+    before = train(config, tmp_path / "run", device="cpu")
+    for content in (b"", b"{", b"\xff\xfe", b"[" * 100_000):
+        (tmp_path / "run" / name).write_bytes(content)
+        with pytest.warns(UserWarning, match="are damaged: it is trained again"):
+            after = train(config, tmp_path / "run", device="cpu")
+        assert after.accuracy == before.accuracy
+        assert len(after.epochs) == 3
 
 
 def test_a_checkpoint_carries_no_code(stopped):
@@ -201,7 +230,7 @@ def test_a_checkpoint_carries_no_code(stopped):
             return os.mkdir, (str(folder / "harm"),)
 
     torch.save({"key": Harm()}, folder / "checkpoint.pt")
-    with pytest.raises(ArgumentError, match="checkpoint must be"):
+    with pytest.warns(UserWarning, match=r"checkpoint.pt. The run starts again"):
         train(config, folder, device="cpu")
     assert not (folder / "harm").exists()
 
@@ -264,7 +293,7 @@ def test_ctrl_c_at_the_command_line(make_config, tmp_path, monkeypatch):
         process.kill()
     assert process.returncode == 130
     assert output == ""
-    assert words == f"Stopped; the same command goes on from the last checkpoint in {tmp_path / 'run'}.\n"
+    assert words == f"Stopped; the same command resumes from the last checkpoint in {tmp_path / 'run'}.\n"
     epochs = []
 
     def stop(row):

@@ -140,8 +140,8 @@ def test_a_file_of_records_is_a_run_too(run_folder, records, tmp_path):
 @pytest.mark.parametrize(
     ("about", "complaint"),
     [
-        ("{", "run.json can be read"),
-        ("[]", "run.json holds an object"),
+        ("{", "run.json must be a JSON file"),
+        ("[]", "run.json must be a JSON file that holds an object"),
         (json.dumps({"recipe": {"lr": -1, "weight_decay": 0, "batch_size": 1, "samples": 1}}), "lr must be"),
         (json.dumps({"recipe": {"speed": 1}}), "sound recipe"),
     ],

@@ -46,7 +46,7 @@ def made(study, error, *, verified=()):
                 value = None if lost else accuracy(samples, factor, seed)
                 message = error if lost == "failed" else None
                 rows.append(Row(cell, len(rows), lost or "finished", value, 8 * samples, 1.5, message))
-    points = [(r.cell.samples, (r.cell.tuning_factor, r.cell.seed, r.accuracy or math.nan)) for r in rows]
+    points = [(r.cell.samples, (r.cell.tuning_factor, r.cell.seed, r.score or math.nan)) for r in rows]
     curves = {size: fit_curve(point for samples, point in points if samples == size) for size in SIZES}
     for factor in verified:
         rows.append(Row(Cell(factor, 800, 1.0, 0, "verify"), len(rows), "finished", 0.9, 6400, 9.0, None))
@@ -80,9 +80,9 @@ def test_every_run_mean_and_top_is_where_the_outcome_has_it(page):
     for place, (samples, curve) in enumerate(outcome.curve.items()):
         runs, means, fit, top = traces[4 * place : 4 * place + 4]
         wanted = [
-            (row.cell.tuning_factor, 100 * row.accuracy)
+            (row.cell.tuning_factor, 100 * row.score)
             for row in outcome.rows
-            if row.accuracy and (row.cell.samples, row.cell.purpose) == (samples, "search")
+            if row.score and (row.cell.samples, row.cell.purpose) == (samples, "search")
         ]
         assert len(wanted) == 9
         assert list(zip(runs["x"], runs["y"], strict=True)) == [pytest.approx(pair, rel=1e-5) for pair in wanted]
@@ -142,7 +142,7 @@ def test_every_trial_is_listed_with_its_status(page, evil):
     body = re.search(r"<tbody>(.*?)</tbody>", path.read_text(encoding="utf-8"))[1]
     listed = [[unescape(cell) for cell in re.findall(r"<td>(.*?)</td>", row)] for row in body.split("</tr>")[:-1]]
     assert [row[6] for row in listed] == [row.status for row in outcome.rows]
-    accuracies = ["–" if row.accuracy is None else f"{100 * row.accuracy:.2f} %" for row in outcome.rows]
+    accuracies = ["–" if row.score is None else f"{100 * row.score:.2f} %" for row in outcome.rows]
     assert [row[7] for row in listed] == accuracies
     assert [row[-1] for row in listed if row[-1]] == [f"{evil} broke"]
     assert [row[5] for row in listed].count("verify") == 2

@@ -5,9 +5,8 @@ from __future__ import annotations
 import optuna
 import pytest
 
-from isogon.errors import IsogonError
+from isogon.errors import IsogonError, without_secrets
 from isogon.search.ledger import Cell, Ledger, StudyChangedError
-from isogon.search.storage import without_passwords
 
 
 @pytest.fixture
@@ -37,7 +36,7 @@ def test_a_trial_goes_from_planned_to_ended(url):
     ledger.claim(rows[2])
     ledger.end(rows[2], "failed", None, images=0, seconds=0.0, error="Traceback\nValueError: no")
     found = other.rows()
-    assert [(row.status, row.accuracy, row.images) for row in found] == [
+    assert [(row.status, row.score, row.images) for row in found] == [
         ("finished", 0.9, 500),
         ("diverged", None, 300),
         ("failed", None, 0),
@@ -137,7 +136,7 @@ def test_a_storage_that_is_not_there_is_named_without_its_password():
     ],
 )
 def test_passwords_are_left_out(text):
-    shown = without_passwords(text)
+    shown = without_secrets(text)
     assert "secret" not in shown
     assert "***" in shown
     assert "/db" in shown

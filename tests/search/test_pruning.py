@@ -154,7 +154,7 @@ def test_a_search_stops_the_hopeless_and_says_so(study, tmp_path, no_workers):
     assert pruned
     assert outcome.lost["pruned"] == len(pruned) == outcome.to_dict()["pruned"]
     # After the first five the tuning factors above the top are given up; the top is not.
-    assert all(one.cell.tuning_factor > 0.1 and one.accuracy is None for one in pruned)
+    assert all(one.cell.tuning_factor > 0.1 and one.score is None for one in pruned)
     assert outcome.tuning_factor == pytest.approx(0.1, rel=0.3)
     for one in pruned:
         assert 100 <= one.images < 100 * EPOCHS
@@ -174,5 +174,5 @@ def test_a_pruned_trial_is_ended_once_and_written_so(tmp_path):
     ledger.report(planned, 0, 0.25)
     ledger.end(planned, "pruned", None, images=100, seconds=1.0)
     (ended,) = ledger.rows()
-    assert (ended.status, ended.accuracy, ended.images) == ("pruned", None, 100)
+    assert (ended.status, ended.score, ended.images) == ("pruned", None, 100)
     assert ledger.reports() == {0: {0: 0.25}}

@@ -31,7 +31,7 @@ def drifting(trial):
     return curve(trial, 0.1 * (trial.recipe.samples / 1600) ** 0.5)
 
 def far(trial):
-    return curve(trial, 1.5)
+    return max(0.0, curve(trial, 1.5))
 
 def lossy(trial):
     if trial.recipe.tuning_factor > 0.5:

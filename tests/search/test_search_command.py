@@ -218,7 +218,7 @@ def test_the_defaults_that_the_init_file_names_are_the_defaults():
 @pytest.mark.parametrize(
     ("old", "new", "sentence"),
     [
-        ("seeds = 2", "sedes = 2", r"study key search\.sedes must be one that isogon knows, got 2: "),
+        ("seeds = 2", "sedes = 2", r"study key search\.sedes is none that isogon knows: did you mean seeds\?"),
         ("seeds = 2", "seeds = 0", r"study key search\.seeds must be greater than or equal to 1, got 0: "),
         ("lr = 0.1\n", "", r"study key recipe\.lr is missing"),
         ('weight_decay = "?"', "weight_decay = 0.1", r"study table recipe needs exactly one"),

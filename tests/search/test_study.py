@@ -59,7 +59,7 @@ def test_a_file_and_its_tables_are_the_same_study(tmp_path):
     [
         ({"recipe": {"weight_decay": 1e-3}}, r"recipe needs exactly one of lr and weight_decay"),
         ({"recipe": {"lr": "?"}}, r"recipe needs exactly one of lr and weight_decay"),
-        ({"recipe": {"batchsize": 3}}, r"recipe\.batchsize must be one that isogon knows"),
+        ({"recipe": {"batchsize": 3}}, r"recipe\.batchsize is none that isogon knows: did you mean batch_size"),
         ({"recipe": {"epochs": "many"}}, r"recipe\.epochs must be .*got 'many'"),
         ({"recipe": {"momentum": 1.5}}, r"momentum must be .*1\.5"),
         ({"task": {"net": "resnet99"}}, None),
@@ -73,7 +73,7 @@ def test_a_file_and_its_tables_are_the_same_study(tmp_path):
         ({"search": {"sampler": "magic"}}, r"search\.sampler must be"),
         ({"run": {"engine": "slow"}}, r"run\.engine must be"),
         ({"recipe": {"samples": 400}}, r"recipe\.batch_size must be at most the 25 samples"),
-        ({"extra": {}}, r"study key extra must be one that isogon knows"),
+        ({"extra": {}}, r"study key extra is none that isogon knows"),
     ],
 )
 def test_slips_get_one_sentence_with_the_key(change, sentence):

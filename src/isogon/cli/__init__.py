@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from typing import cast
 
@@ -17,6 +16,7 @@ from isogon.cli import (
     tour_command,
 )
 from isogon.errors import IsogonError
+from isogon.guard import run_guarded
 
 app = typer.Typer(
     name="isogon",
@@ -33,6 +33,7 @@ search_command.add_to(app)
 reproduce_command.add_to(app)
 tour_command.add_to(app)
 
+DEBUG = "--debug"
 # Typer re-exports only some of the errors of the parser inside it; their common base is two steps up.
 _ParserError = cast("type[Exception]", typer.BadParameter.__mro__[2])
 
@@ -41,6 +42,7 @@ _ParserError = cast("type[Exception]", typer.BadParameter.__mro__[2])
 def _start(
     context: typer.Context,
     version: bool = typer.Option(False, "--version", help="Show the version and stop.", is_eager=True),
+    debug: bool = typer.Option(False, DEBUG, help="Show the traceback behind a refusal; allowed anywhere."),
 ) -> None:
     if version:
         from isogon import __version__
@@ -53,28 +55,22 @@ def _start(
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line; bad input ends with exit code 2 and one sentence, never with a traceback."""
-    try:
-        code = app(args=arguments, standalone_mode=False)
-        sys.stdout.flush()
-    except IsogonError as error:
-        _refuse(str(error))
-    except _ParserError as error:
-        _refuse(_parser_sentence(error))
-    except (typer.Abort, KeyboardInterrupt):
-        sys.exit(130)
-    except BrokenPipeError:
-        # The reader (head, say) has gone; Python would complain once more when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(141)
-    sys.exit(code if isinstance(code, int) else 0)
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    debug = DEBUG in words
+
+    def work() -> int:
+        try:
+            code = app(args=[word for word in words if word != DEBUG], standalone_mode=False)
+        except _ParserError as error:
+            raise IsogonError(_parser_sentence(error)) from error
+        except typer.Abort:
+            raise KeyboardInterrupt from None
+        return code if isinstance(code, int) else 0
+
+    sys.exit(run_guarded(work, debug=debug, stopped="Stopped."))
 
 
 def _parser_sentence(error: BaseException) -> str:
     message = " ".join(getattr(error, "format_message", lambda: str(error))().split()).rstrip(".?")
     context = getattr(error, "ctx", None)
     return f"{message}: see {context.command_path if context is not None else 'isogon'} --help."
-
-
-def _refuse(sentence: str) -> None:
-    print(sentence, file=sys.stderr)
-    sys.exit(2)

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from isogon.errors import printable
+
 
 def add_to(app: typer.Typer) -> None:
     """Register the command."""
@@ -45,12 +47,7 @@ def report(
         check_target("--png", png, STATIC)
     summary = summarise(run, layer or ())
     for finding in summary.findings:
-        typer.echo(f"{finding.severity}: {_printable(finding.advice)}")
+        typer.echo(f"{finding.severity}: {printable(finding.advice)}")
     typer.echo(f"Written {write_page(summary, page, name='--out')}.")
     if png is not None:
         typer.echo(f"Drawn {draw_run(summary, png, name='--png')}.")
-
-
-def _printable(text: str) -> str:
-    """`text` without what a terminal might obey; layers' names come from the file."""
-    return "".join(letter if letter.isprintable() else "�" for letter in text)

@@ -16,8 +16,8 @@ from isogon.search.words import (
     fraction_name,
     loss_sentence,
     lost_sentence,
+    metric_value,
     remarks,
-    score,
     trend_sentence,
 )
 
@@ -58,8 +58,8 @@ def show_progress(progress: Progress) -> None:
         table.add_row(name, f"{samples}", *(f"{count}" for count in counts(rows).values()))
         top = best(rows)
         if top is not None:
-            accuracy, seeds = score(progress.study, top["accuracy"]), top["seeds"]
-            words = f"tuning factor {top['tuning_factor']:.3g}, mean accuracy {accuracy} over {seeds} seeds"
+            value, metric = metric_value(progress.study, top["score"]), progress.study.task.metric
+            words = f"tuning factor {top['tuning_factor']:.3g}, mean {metric} {value} over {top['seeds']} seeds"
             tops.append(f"Best so far at {samples} samples: {words}.")
     console.print(table)
     for sentence in tops:
@@ -77,7 +77,8 @@ def show_progress(progress: Progress) -> None:
 
 def _tops(outcome: Outcome) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("fraction", "samples", "best F", "90 % interval", "accuracy there", "tuning factors"):
+    there = f"{outcome.study.task.metric} there"
+    for heading in ("fraction", "samples", "best F", "90 % interval", there, "tuning factors"):
         table.add_column(heading, justify="right")
     for samples, curve in outcome.curve.items():
         low, high = curve.interval
@@ -86,7 +87,7 @@ def _tops(outcome: Outcome) -> Table:
             f"{samples}",
             f"{curve.tuning_factor:.3g}",
             f"{low:.3g} … {high:.3g}",
-            score(outcome.study, curve.height),
+            metric_value(outcome.study, curve.height),
             f"{len(curve.grid)}",
         )
     return table
@@ -94,5 +95,7 @@ def _tops(outcome: Outcome) -> Table:
 
 def _verified(outcome: Outcome) -> list[str]:
     found = sorted(outcome.verified().items())
-    means = ", ".join(f"{score(outcome.study, sum(ones) / len(ones))} at F = {factor:.3g}" for factor, ones in found)
+    means = ", ".join(
+        f"{metric_value(outcome.study, sum(ones) / len(ones))} at F = {factor:.3g}" for factor, ones in found
+    )
     return [f"At the full size: {means}."] if found else []

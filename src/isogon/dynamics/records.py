@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import warnings
 from collections.abc import Mapping
@@ -12,7 +11,8 @@ from typing import Any
 
 import pandas as pd
 
-from isogon.errors import ArgumentError
+from isogon.errors import ArgumentError, first_line
+from isogon.files import read_json, remove_leftovers, write_json, write_whole
 
 #: column → pandas type; the design fixes names and order
 SCHEMA = {
@@ -87,8 +87,7 @@ def read_epochs(folder: str | os.PathLike[str]) -> pd.DataFrame:
 def read_run(folder: str | os.PathLike[str]) -> dict[str, Any]:
     """What the run's folder says about the run: `name`, `recipe` (fields of a `Recipe`, or None), `layers`."""
     file = Path(folder) / RUN
-    found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8")) if file.exists() else {}
-    return found
+    return read_json(file, "run.json") if file.exists() else {}
 
 
 class RunFolder:
@@ -97,13 +96,16 @@ class RunFolder:
     Rows arrive when the monitor flushes, usually at the end of each epoch, and become one part each, so that a killed
     process loses an epoch at most. `close` merges the parts into `records.parquet`. A folder with a run is continued by
     a monitor that goes on from a checkpoint; before one that begins at step 0 its files are put into `earlier-1` …
+    Files that cannot be read are renamed to NAME.damaged, with a warning, and are listed in `damaged`.
     """
 
     def __init__(self, folder: str | os.PathLike[str], *, name: str | None = None) -> None:
         self.folder = Path(folder)
         self.name = name or self.folder.name
         self.folder.mkdir(parents=True, exist_ok=True)
-        self._run_before: str | None = None
+        self._run_before: dict[str, Any] | None = None
+        remove_leftovers(self.folder, of_anybody=False)
+        self.damaged = self._set_damaged_aside()
         past = read_epochs(self.folder).to_dict("records")
         self._epochs: dict[int, dict[Any, Any]] = {int(row["epoch"]): row for row in past}
         self._changed = False
@@ -112,9 +114,11 @@ class RunFolder:
 
     def open(self, run: Mapping[str, Any]) -> None:
         """Write what is known about the run when it starts."""
-        about = self.folder / RUN
-        self._run_before = about.read_text(encoding="utf-8") if about.exists() else None
-        _write_text(about, json.dumps({"name": self.name, **run}, indent=2, ensure_ascii=False) + "\n")
+        try:
+            self._run_before = read_run(self.folder) or None
+        except ArgumentError:  # damaged, and about to be written again
+            self._run_before = None
+        write_json(self.folder / RUN, {"name": self.name, **run})
 
     def __call__(self, rows: pd.DataFrame) -> None:
         """Keep `rows` as the next part."""
@@ -126,9 +130,9 @@ class RunFolder:
 
     def clear(self) -> None:
         """Forget what the folder has of a run that is about to be made again."""
-        for file in self._files():
+        for file in (*self._files(), *self.damaged):
             file.unlink(missing_ok=True)
-        self._epochs, self._used = {}, False
+        self._epochs, self._used, self.damaged = {}, False, []
 
     def end_epoch(self, row: Mapping[str, Any]) -> None:
         """Take the losses, accuracies … of an epoch; the same epoch again replaces them. `flush` writes them."""
@@ -145,6 +149,18 @@ class RunFolder:
     def _files(self) -> list[Path]:
         return [self.folder / RECORDS, self.folder / EPOCHS, *sorted(self.folder.glob(_PARTS))]
 
+    def _set_damaged_aside(self) -> list[Path]:
+        damaged = []
+        for file in self._files():
+            if file.exists() and (reason := _damage(file)):
+                damaged.append(file.replace(file.with_name(f"{file.name}.damaged")))
+                warnings.warn(
+                    f"{file} cannot be read ({reason}) and is now {damaged[-1].name}: what it held is missing from "
+                    "this run's records.",
+                    stacklevel=3,
+                )
+        return damaged
+
     def _set_aside(self) -> None:
         """Two runs in one folder would be read as one."""
         count = 1
@@ -155,7 +171,7 @@ class RunFolder:
             if file.exists():
                 file.replace(place / file.name)
         if self._run_before is not None:
-            _write_text(place / RUN, self._run_before)
+            write_json(place / RUN, self._run_before)
         self._epochs = {}
         warnings.warn(
             f"{self.folder} holds another run, and this one begins at step 0: what it holds is now in {place}. "
@@ -173,6 +189,17 @@ class RunFolder:
             part.unlink()
 
 
+def _damage(file: Path) -> str | None:
+    """Why a Parquet file of a run's folder cannot be read; None where it can."""
+    try:
+        columns = pd.read_parquet(BytesIO(file.read_bytes())).columns
+    except (OSError, ValueError) as error:  # pyarrow's errors are both
+        return first_line(error)
+    needed = ("epoch", "step") if file.name == EPOCHS else tuple(SCHEMA)
+    missing = [name for name in needed if name not in columns]
+    return f"it has no column {missing[0]}" if missing else None
+
+
 def _read_file(file: Path) -> pd.DataFrame:
     try:
         found = pd.read_parquet(file)
@@ -185,18 +212,4 @@ def _read_file(file: Path) -> pd.DataFrame:
 
 
 def _write(target: Path, rows: pd.DataFrame) -> None:
-    _replace(target, lambda file: rows.to_parquet(file, index=False))
-
-
-def _write_text(target: Path, text: str) -> None:
-    _replace(target, lambda file: file.write_text(text, encoding="utf-8"))
-
-
-def _replace(target: Path, write: Any) -> None:
-    """Write beside `target` and put it in place in one move, so that a reader never sees half a file."""
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.partial")
-    try:
-        write(temporary)
-        temporary.replace(target)
-    finally:
-        temporary.unlink(missing_ok=True)
+    write_whole(target, rows.to_parquet(index=False))

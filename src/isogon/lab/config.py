@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from types import MappingProxyType
@@ -161,9 +162,9 @@ class Config:
     def name(self) -> str:
         """A folder's name that tells runs apart at a glance, and for certain by its end."""
         r = self.recipe
-        data = self.data.split(":")[0]
+        net, data = _folder_safe(self.net.split(":")[-1]), _folder_safe(self.data.split(":")[0])
         rates = f"lr{r.lr:.4g}-wd{r.weight_decay:.4g}"
-        return f"{self.net.split(':')[-1]}-{data}-n{r.samples}-b{r.batch_size}-{rates}-s{self.seed}-{self.key[:8]}"
+        return f"{net}-{data}-n{r.samples}-b{r.batch_size}-{rates}-s{self.seed}-{self.key[:8]}"
 
     def to_dict(self) -> dict[str, Any]:
         found: dict[str, Any] = {one.name: getattr(self, one.name) for one in fields(self)}
@@ -184,6 +185,15 @@ class Config:
         except TypeError as error:
             raise ArgumentError("config's recipe", "the fields of a Recipe", content["recipe"], f"{error}") from None
         return cls(**{**content, "recipe": recipe})
+
+
+def _folder_safe(name: str) -> str:
+    """A part of a folder's name made of letters, digits, dots, dashes and underscores, whatever `name` holds.
+
+    >>> _folder_safe("resnet18"), _folder_safe("../../etc/x"), _folder_safe("..")
+    ('resnet18', 'etc-x', '_')
+    """
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name)[:60].strip(".-") or "_"
 
 
 def _plain(name: str, options: Any) -> dict[str, Any]:

@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any, Self
 import pandas as pd
 
 from isogon.errors import ArgumentError
-from isogon.lab.checkpoints import write_whole
+from isogon.files import write_whole
 from isogon.lab.config import Config
 from isogon.lab.disk_space import DiskFullError, full_disk
 from isogon.lab.lane_group import AT_ONCE, lanes
 from isogon.lab.pools import Engine, default_workers, pool_for
 from isogon.lab.progress import bar_of_runs
-from isogon.lab.runs import RESULT, Run
+from isogon.lab.runs import Run
 from isogon.lab.training import default_device, train
 from isogon.lab.workers import Say
 
@@ -56,7 +56,7 @@ def run_all(
             takes, unless given.
         device: `cuda` where there is one, else `cpu`.
         progress: bars on a terminal, a line a run elsewhere.
-        news: called with "epoch", a config and its row, with "ended" and its status, or with "failed" and its error.
+        news: called with "epoch", a config and its row, or with "ended" or "failed", the config and its `Run`.
         claim: called with a config right before its training starts; one for which it says False is left to others,
             and is not among the runs.
         ray: where the cluster is and what a training asks of it (see `lab.RaySettings`).
@@ -72,10 +72,11 @@ def run_all(
         raise ArgumentError("configs", "all different", given, "vary the seed")
     folder = Path(out)
     places = {key: folder / config.name for key, config in by_key.items()}
-    missing = [config for key, config in by_key.items() if not (places[key] / RESULT).exists()]
+    # As they were when they ended: a folder that somebody removes later takes no result away.
+    runs = {key: run for key in by_key if (run := Run.read_if_ended(places[key])) is not None}
+    missing = [config for key, config in by_key.items() if key not in runs]
     can_have = claim or (lambda config: True)
     ours = {config.key for config in configs if config not in missing and can_have(config)}
-    errors: dict[str, str] = {}
     units = [[config] for config in missing]
     if engine == "lanes":
         units = _lane_units(missing, workers or default_workers(device), device, shared=claim is not None)
@@ -90,26 +91,24 @@ def run_all(
         def heard(kind: str, key: str, content: Any) -> None:
             if kind == "full":
                 raise DiskFullError(content)
-            if kind == "failed" and (places[key] / RESULT).exists():
-                # It had ended when the worker died that had others under way.
-                kind, content = "ended", Run.read(places[key]).status
+            if kind in ("ended", "failed") and (run := Run.read_if_ended(places[key])) is not None:
+                # Also where a worker died that had others under way.
+                kind, content, runs[key] = "ended", run.status, run
+            elif kind == "ended":
+                kind, content = "failed", f"it ended, and its files in {places[key]} were gone before they were read"
             if kind == "failed":
-                errors[key] = content
+                runs[key] = _failed(by_key[key], places[key], content)
                 places[key].mkdir(parents=True, exist_ok=True)
-                write_whole(places[key] / ERROR, lambda file: file.write_text(content, encoding="utf-8"))
+                write_whole(places[key] / ERROR, content)
             elif kind == "ended":
                 (places[key] / ERROR).unlink(missing_ok=True)
             show(kind, by_key[key], content)
             if news is not None:
-                news(kind, by_key[key], content)
+                news(kind, by_key[key], runs.get(key) if kind != "epoch" else content)
 
         if jobs:
             pool(jobs, heard=heard, claim=claimed)
-    return [
-        _failed(config, places[key], errors[key]) if key in errors else Run.read(places[key])
-        for key, config in by_key.items()
-        if key in ours
-    ]
+    return [runs[key] for key in by_key if key in ours]
 
 
 @dataclass

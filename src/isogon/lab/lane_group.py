@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from isogon.errors import ArgumentError, check_whole
 from isogon.lab.config import Config
 from isogon.lab.graphed import GraphedTrial
-from isogon.lab.runs import RESULT, Run
+from isogon.lab.runs import Run
 from isogon.lab.stacked import backward_together
 from isogon.lab.training import default_device, run_folder, train
 from isogon.lab.trial import Trial
@@ -75,7 +75,7 @@ def lanes(
     if at_once is not None:
         check_whole("at_once", at_once, cure="count the lanes")
     places = {config.key: run_folder(_place(out, config), config) for config in configs}
-    runs = {key: Run.read(place) for key, place in places.items() if place is not None and (place / RESULT).exists()}
+    runs = {key: run for key, place in places.items() if (run := Run.read_if_ended(place)) is not None}
     waiting = deque(config for config in configs if config.key not in runs)
 
     opened: dict[str, Trial] = {}

@@ -11,10 +11,10 @@ import torch
 from torch import nn
 
 from isogon import named, nets
-from isogon.errors import ArgumentError, IsogonError
+from isogon.errors import ArgumentError, IsogonError, first_line
 from isogon.lab.augment import from_name
 from isogon.lab.config import Config
-from isogon.lab.data import Dataset
+from isogon.lab.data import Dataset, check_name, load
 from isogon.lab.order import generator
 from isogon.symmetry import ScaleMap, check
 
@@ -37,6 +37,27 @@ def build(config: Config, data: Dataset) -> nn.Module:
     if config.initialisation != "default":
         nets.initialise(model, config.initialisation, seed)  # type: ignore[arg-type]
     return model.train()
+
+
+def try_out(config: Config) -> None:
+    """See, before anything is trained, that the data of `config` are there and that its network takes them.
+
+    Whatever is wrong comes out as one sentence.
+    """
+    try:
+        data = load(config.data, config.data_root, config.recipe.samples, config.subset_seed)
+        draws_random_numbers(build(config, data), shape_of(config, data))
+    except IsogonError:
+        raise
+    except Exception as error:  # the user's own network may do anything
+        what = f"net {config.net} does not take the images of {config.data}"
+        raise IsogonError(f"{what} ({type(error).__name__}: {first_line(error)}): mend the network.") from error
+
+
+def check_names(config: Config) -> None:
+    """Refuse a network or data set that nobody knows, without loading either's data."""
+    _function(config.net)
+    check_name(config.data)
 
 
 def scale_map_of(config: Config, data: Dataset) -> ScaleMap | None:

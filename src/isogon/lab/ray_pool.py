@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Protocol, Self, TypeVar
 
 from isogon.errors import first_line
-from isogon.lab.checkpoints import write_whole
+from isogon.files import write_whole
 from isogon.lab.ray_session import RaySettings, ray_kept
 from isogon.lab.ray_task import MARK, NEWS_OF_A_FILE, Driver, work_and_tell
 from isogon.lab.workers import Job, Say
@@ -104,7 +104,7 @@ def _pass_on(attempt: _Attempt, kind: str, key: str, content: Any, heard: Say) -
     if kind == NEWS_OF_A_FILE:
         target = Path(attempt.job.out, key)
         target.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(target, lambda file: file.write_bytes(content))
+        write_whole(target, content)
     elif key not in attempt.over:
         if kind in ("ended", "failed"):
             attempt.over.add(key)
@@ -143,10 +143,6 @@ def _mark(folder: Path) -> str:
     file = folder / MARK
     if not file.exists():
         folder.mkdir(parents=True, exist_ok=True)
-        write_whole(file, _write_mark)
+        # Private, since on nodes without this folder it names the one that takes its place.
+        write_whole(file, secrets.token_hex(16), private=True)
     return file.read_text(encoding="utf-8")
-
-
-def _write_mark(file: Path) -> None:
-    file.touch(mode=0o600)  # on nodes without this folder it names the one that takes its place
-    file.write_text(secrets.token_hex(16), encoding="utf-8")

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import math
 import platform
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from isogon import __version__
 from isogon.dynamics import read, read_epochs
 from isogon.errors import ArgumentError, IsogonError
+from isogon.files import read_json
 from isogon.lab.config import Config
 
 #: files of a run's folder, beside those of `dynamics.records`
@@ -27,6 +28,10 @@ WEIGHTS, PREDICTIONS = "weights.pt", "predictions.npy"
 STOP = "stop"
 
 Status = Literal["finished", "diverged", "failed", "pruned"]
+
+
+class DamagedRunError(ArgumentError):
+    """A run that has ended and whose files cannot be read."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +53,11 @@ class Run:
     @property
     def accuracy(self) -> float:
         return self._test_accuracies[-1] if self._test_accuracies else math.nan
+
+    @property
+    def test_loss(self) -> float:
+        """The test loss of the last epoch; NaN where the run did not finish."""
+        return float(self.epochs["test_loss"].iloc[-1]) if self._test_accuracies else math.nan
 
     @property
     def best_accuracy(self) -> float:
@@ -115,9 +125,26 @@ class Run:
         if not (folder / RESULT).exists():
             raise ArgumentError("folder", "a run that has ended", str(folder), "train it to its end first")
         try:
-            result, config = (json.loads((folder / name).read_text(encoding="utf-8")) for name in (RESULT, CONFIG))
+            result, config = (read_json(folder / name, name) for name in (RESULT, CONFIG))
             status, fingerprint, epochs = result["status"], result["data_fingerprint"], read_epochs(folder)
+            if len(epochs) != result["epochs"]:
+                raise ValueError("its table of epochs is not complete")
         except (OSError, ValueError, KeyError, TypeError):  # pyarrow's errors are among them
             cure = "remove the folder to train it again"
-            raise ArgumentError("folder", "a run whose files can be read", str(folder), cure) from None
+            raise DamagedRunError("folder", "a run whose files can be read", str(folder), cure) from None
         return cls(Config.from_dict(config), status, epochs, data_fingerprint=fingerprint, folder=folder)
+
+    @classmethod
+    def read_if_ended(cls, folder: Path | str | None) -> Self | None:
+        """The run that ended in `folder`; None where none has.
+
+        Where one has and its files are damaged, the result is removed with a warning, so that it is trained again.
+        """
+        if folder is None or not Path(folder, RESULT).exists():
+            return None
+        try:
+            return cls.read(folder)
+        except DamagedRunError:
+            warnings.warn(f"The files of the run in {folder} are damaged: it is trained again.", stacklevel=2)
+            Path(folder, RESULT).unlink(missing_ok=True)
+            return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Mapping
 from contextlib import closing
@@ -12,10 +11,11 @@ from typing import Any
 import torch
 
 from isogon.errors import ArgumentError, check_whole
+from isogon.files import read_json
 from isogon.lab.config import Config
 from isogon.lab.progress import bar_of_epochs
 from isogon.lab.ranks import current_ranks
-from isogon.lab.runs import CONFIG, RESULT, Run
+from isogon.lab.runs import CONFIG, Run
 from isogon.lab.trial import Trial
 
 #: called after each epoch with its row
@@ -54,8 +54,9 @@ def train(
     check_whole("checkpoint_every", checkpoint_every, cure="count the epochs between checkpoints")
     ranks = current_ranks()
     folder = run_folder(out, config)
-    if folder is not None and (folder / RESULT).exists():
-        return Run.read(folder)
+    ended = Run.read_if_ended(folder)
+    if ended is not None:
+        return ended
     device = torch.device(device or default_device())
     forked = [device.index or 0] if device.type == "cuda" else []
     # Networks with dropout seed torch's generator each epoch; the caller's is put back.
@@ -87,7 +88,17 @@ def run_folder(out: str | os.PathLike[str] | None, config: Config) -> Path | Non
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ArgumentError("out", "a folder we can make", str(folder), error.strerror or "choose another") from None
-    file = folder / CONFIG
-    if file.exists() and Config.from_dict(json.loads(file.read_text(encoding="utf-8"))).key != config.key:
+    if _other_config(folder / CONFIG, config):
         raise ArgumentError("out", "empty or the folder of the same config", str(folder), "choose another")
     return folder
+
+
+def _other_config(file: Path, config: Config) -> bool:
+    """Whether the folder was begun with another config; a damaged file does not tell, and is written again."""
+    if not file.exists():
+        return False
+    try:
+        content = read_json(file, CONFIG)
+    except ArgumentError:
+        return False
+    return Config.from_dict(content).key != config.key

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import math
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -18,6 +20,7 @@ from torch.nn.functional import cross_entropy
 
 from isogon.dynamics import Monitor, RunFolder
 from isogon.errors import ArgumentError
+from isogon.files import remove_leftovers, write_json, write_whole
 from isogon.lab import checkpoints
 from isogon.lab.augment import from_name, normalise
 from isogon.lab.config import Config
@@ -252,11 +255,9 @@ class Trial:
             if self.config.save_predictions:
                 with self.autocast():
                     classes = predict_classes(self.model, self.data.test_x, self.prepare_test)
-                checkpoints.write_whole(
-                    self.folder / PREDICTIONS, lambda file: _save_array(file, classes.numpy().astype(np.int16))
-                )
+                write_whole(self.folder / PREDICTIONS, _npy(classes.numpy().astype(np.int16)))
             # Last: where it is, the run is complete.
-            checkpoints.write_json(self.folder / RESULT, run.summary(self.device))
+            write_json(self.folder / RESULT, run.summary(self.device))
             (self.folder / CHECKPOINT).unlink(missing_ok=True)
         self.close()
         return run
@@ -296,13 +297,14 @@ class Trial:
         if self.folder is None:
             return
         if self.ranks.leads:
-            checkpoints.remove_partial(self.folder)
-            checkpoints.write_json(self.folder / CONFIG, self.config.to_dict())
-        if not (self.folder / CHECKPOINT).exists():
+            remove_leftovers(self.folder)
+            write_json(self.folder / CONFIG, self.config.to_dict())
+        state = self._saved_state()
+        if state is None:
             if self._writer is not None:
-                self._writer.clear()  # killed before its first checkpoint, it makes the same records again
+                (self.folder / CHECKPOINT).unlink(missing_ok=True)
+                self._writer.clear()  # a run from its first step makes the same records again
             return
-        state = checkpoints.load_checkpoint(self.folder / CHECKPOINT, self.device)
         if state.get("key") != self.config.key:
             raise ArgumentError("out", "empty or the folder of the same config", str(self.folder), "choose another")
         if state["data"] != self.data.fingerprint:
@@ -314,6 +316,27 @@ class Trial:
         self.driver.load_state_dict(state["driver"])
         if self.monitor is not None:
             self.monitor.load_state_dict(state["monitor"])
+
+    def _saved_state(self) -> dict[str, Any] | None:
+        """What the checkpoint holds; None where there is none, or where it or the records beside it are damaged.
+
+        Under several ranks, what one of them cannot read counts as damaged for all.
+        """
+        assert self.folder is not None
+        file, state = self.folder / CHECKPOINT, None
+        damaged = [damage.name for damage in self._writer.damaged] if self._writer is not None else []
+        if file.exists():
+            try:
+                state = checkpoints.load_checkpoint(file, self.device)
+            except ArgumentError:
+                damaged.append(file.name)
+            whole = self.ranks.total(torch.tensor(len(damaged), device=self.device)).item() == 0
+            if not whole and self.ranks.leads:
+                what = ", ".join(damaged) or "the checkpoint, on another rank"
+                warnings.warn(f"Damaged in {self.folder}: {what}. The run starts again.", stacklevel=4)
+            if not whole:
+                return None
+        return state
 
 
 def _optimizer(config: Config, parameters: Any) -> torch.optim.Optimizer:
@@ -343,6 +366,8 @@ def _on_device(data: Dataset, device: torch.device) -> Dataset:
     return _PLACED[key]
 
 
-def _save_array(file: Path, array: Any) -> None:
-    with file.open("wb") as stream:
-        np.save(stream, array)
+def _npy(array: Any) -> memoryview:
+    """The content of a .npy file."""
+    stream = io.BytesIO()
+    np.save(stream, array)
+    return stream.getbuffer()

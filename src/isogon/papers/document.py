@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from isogon.errors import IsogonError
+from isogon.files import write_whole
 from isogon.papers.experiment import Experiment, Verdict
 from isogon.papers.registry import PAPERS, experiments
 from isogon.papers.results import Finding, made_in_words, read_finding, scales_in
@@ -60,7 +61,7 @@ def write_document(results: Path, target: Path) -> None:
             if showing.figures:
                 (target.parent / IMAGES).mkdir(parents=True, exist_ok=True)
                 draw_panels(showing.figures, target.parent / _picture(finding), title=showing.title)
-    target.write_text(document_text(results), encoding="utf-8")
+    write_whole(target, document_text(results))
 
 
 def _found(results: Path, experiment: Experiment) -> list[Finding]:

@@ -18,7 +18,7 @@ from typing import Any
 import pandas as pd
 
 from isogon.errors import ArgumentError, first_line
-from isogon.lab.checkpoints import write_json, write_whole
+from isogon.files import write_json, write_whole
 from isogon.papers.experiment import SCALES, Experiment, Judgement, Options, Scale
 from isogon.papers.provenance import Source, label_text
 from isogon.report.exhibits import Exhibit, Showing
@@ -102,9 +102,9 @@ class Finding:
         place = Path(folder)
         place.mkdir(parents=True, exist_ok=True)
         rows = place / f"{self.stem}.parquet"
-        write_whole(rows, lambda file: self.table.to_parquet(file, compression="zstd", index=False))
+        write_whole(rows, self.table.to_parquet(compression="zstd", index=False))
         listed = pd.DataFrame([asdict(source) for source in self.sources], columns=[one.name for one in fields(Source)])
-        write_whole(place / f"{self.stem}.csv", lambda file: listed.to_csv(file, index=False))
+        write_whole(place / f"{self.stem}.csv", listed.to_csv(index=False))
         write_json(place / f"{self.stem}.json", self.to_dict())
         return rows
 

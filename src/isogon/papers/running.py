@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from isogon.errors import ArgumentError, check_choice, first_line
+from isogon.files import write_whole
 from isogon.lab import Config, Run, run_all
-from isogon.lab.checkpoints import write_whole
 from isogon.lab.data import MissingDataError
 from isogon.lab.pools import ENGINES, Engine
-from isogon.lab.runs import RESULT
 from isogon.lab.training import default_device
 from isogon.papers.experiment import SCALES, Experiment, Label, Options, Planned, UnavailableError
 from isogon.papers.fingerprint import code_fingerprint
@@ -82,9 +81,9 @@ def reproduce(
         work.compute(place / COMPUTED)
     configs = {planned.config.key: planned.config for work in works for planned in work.planned}
     ended = {
-        key: Run.read(place / RUNS / config.name)
+        key: run
         for key, config in configs.items()
-        if (place / RUNS / config.name / RESULT).exists()
+        if (run := Run.read_if_ended(place / RUNS / config.name)) is not None
     }
     told: set[str] = set()
 
@@ -104,13 +103,9 @@ def reproduce(
 
     def news(kind: str, config: Config, content: Any) -> None:
         nonlocal due
-        folder = place / RUNS / config.name
-        if kind == "ended":
-            ended[config.key] = Run.read(folder)
-        elif kind == "failed":
-            ended[config.key] = Run(config, "failed", pd.DataFrame(), folder=folder, error=content)
-        else:
+        if kind == "epoch":
             return
+        ended[config.key] = content
         start = time.monotonic()
         if start >= due:
             write()
@@ -165,7 +160,7 @@ class _Work:
             except (UnavailableError, MissingDataError) as error:
                 self.missing.append(str(error))
                 return
-            write_whole(file, lambda target: rows.to_parquet(target, compression="zstd", index=False))
+            write_whole(file, rows.to_parquet(compression="zstd", index=False))
         self.computed = pd.read_parquet(file)
         asked = _asked_for(self.options)
         every = self.experiment.plan(Options(scale=self.options.scale)) if asked else ()

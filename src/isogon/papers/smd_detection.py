@@ -14,7 +14,7 @@ import pandas as pd
 import torch
 
 from isogon.dynamics import read
-from isogon.lab.checkpoints import write_json
+from isogon.files import write_json
 from isogon.lab.data.loading import data_root
 from isogon.lab.runs import CHECKPOINT, RESULT
 from isogon.lab.training import default_device

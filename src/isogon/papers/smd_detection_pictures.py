@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from isogon.lab.checkpoints import write_json
+from isogon.files import write_json
 from isogon.lab.data.arrays import needed_package
 from isogon.papers.smd_detection_data import TEST, TRAIN, annotations_file
 

@@ -20,7 +20,8 @@ from torch.utils.data import DataLoader
 
 from isogon import schedules
 from isogon.dynamics import Monitor, RunFolder, read
-from isogon.lab.checkpoints import load_checkpoint, remove_partial, save_checkpoint
+from isogon.files import remove_leftovers
+from isogon.lab.checkpoints import load_checkpoint, save_checkpoint
 from isogon.lab.runs import CHECKPOINT
 from isogon.optim import RescaleOnDecay, drive, split_groups
 from isogon.papers.smd_detection_data import CocoPart, Target
@@ -181,7 +182,7 @@ def _resumed(checkpoint: Path, parts: Mapping[str, Any], seed: int, device: torc
     """Put the parts back to where the checkpoint has them; the step to go on from."""
     if not checkpoint.exists():
         return 0
-    remove_partial(checkpoint.parent)
+    remove_leftovers(checkpoint.parent)
     state = load_checkpoint(checkpoint, device)
     for name, part in parts.items():
         part.load_state_dict(state[name])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from isogon.errors import ArgumentError, MissingExtraError
+from isogon.files import write_whole
 
 STATIC = (".png", ".pdf", ".svg")
 # A palette that survives colour blindness and grey printing (Okabe and Ito).
@@ -95,7 +97,10 @@ def plain_log_numbers(axis: Any) -> None:
 
 def save_figure(figure: Any, target: Path) -> None:
     """Write a matplotlib figure; an SVG without its date, so that the same numbers give the same file."""
-    figure.savefig(target, dpi=150, metadata={"Date": None} if target.suffix.lower() == ".svg" else None)
+    kind = target.suffix.lower().removeprefix(".")
+    stream = io.BytesIO()
+    figure.savefig(stream, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)
+    write_whole(target, stream.getbuffer())
 
 
 def plain_text(text: str) -> str:

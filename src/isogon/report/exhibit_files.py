@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from isogon.errors import MissingExtraError
+from isogon.files import write_whole
 from isogon.report.exhibit_figures import draw_panels
 from isogon.report.exhibit_page import write_exhibit_page
 from isogon.report.exhibit_text import latex_text, markdown_text
@@ -25,10 +26,7 @@ def write_exhibits(
     texts = {".md": markdown_text(showing)}
     if showing.tables:
         texts[".tex"] = latex_text(showing.tables)
-    written = []
-    for ending, text in texts.items():
-        written.append(place / f"{stem}{ending}")
-        written[-1].write_text(text, encoding="utf-8")
+    written = [write_whole(place / f"{stem}{ending}", text) for ending, text in texts.items()]
     drawn: list[Callable[[], Path]] = [lambda: write_exhibit_page(showing, place / f"{stem}.html")]
     if showing.figures:
         drawn.append(lambda: draw_panels(showing.figures, place / f"{stem}.png", title=showing.title))

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from isogon.errors import ArgumentError, MissingExtraError
+from isogon.files import WriteError, write_whole
 from isogon.report.drawing import PLOTLY_CONFIG, check_target
 
 # A page may run its own scripts and save its own pictures; the browser blocks everything else.
@@ -63,10 +64,9 @@ def write_html(text: str, path: str | os.PathLike[str], *, name: str = "path") -
     """Write a page to `path`; `name` is what a refusal calls it."""
     target = check_target(name, path, [".html"])
     try:
-        target.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ArgumentError(name, "a file we can write", str(path), error.strerror or str(error)) from None
-    return target
+        return write_whole(target, text)
+    except WriteError as error:
+        raise ArgumentError(name, "a file we can write", str(path), error.reason) from error
 
 
 # For pages that are texts with figures between them.

@@ -190,13 +190,7 @@ def _epochs(folder: Path) -> tuple[pd.DataFrame, list[MetricLine]]:
 def _about(folder: Path) -> dict[str, Any]:
     from isogon.dynamics import read_run
 
-    try:
-        about: Any = read_run(folder)
-    except (OSError, ValueError) as error:
-        raise ArgumentError("path", "a run whose run.json can be read", str(folder), first_line(error)) from None
-    if not isinstance(about, dict):
-        raise ArgumentError("path", "a run whose run.json holds an object", str(folder), "write it anew")
-    return about
+    return read_run(folder)
 
 
 def _recipe(fields: Any, place: Path) -> Recipe | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +35,9 @@ def accuracy_figure(outcome: Outcome) -> dict[str, Any]:
     if verified:
         traces.append(_runs(f"verified, {outcome.study.recipe.samples} samples", _FULL, verified, unit, legend=True))
     traces += _lost(outcome.rows, unit)
-    layout = plotly_layout("tuning factor F", "test accuracy (%)" if unit == 100 else "what the objective returned")
+    metric = outcome.study.task.metric
+    shown = f"test {metric}" if outcome.study.task.objective is None else f"{metric} that the objective returned"
+    layout = plotly_layout("tuning factor F", f"{escape(shown)} (%)" if unit == 100 else escape(shown))
     layout["xaxis"] |= {"type": "log", "tickvals": _ticks(outcome), "tickformat": ".3g"}
     return {"data": traces, "layout": layout}
 
@@ -57,20 +60,25 @@ def trend_figure(outcome: Outcome) -> dict[str, Any]:
 
 def angle_figure(outcome: Outcome, trials: Path) -> dict[str, Any] | None:
     """The angle that all weights turned by in each epoch, for every F of the largest fraction; None without records."""
+    from isogon.search.words import metric_value
+
     samples = max(outcome.curve)
     cells: dict[float, list[Row]] = {}
     for row in sorted(outcome.rows, key=lambda row: (row.cell.tuning_factor, row.cell.seed)):
         if row.cell.samples == samples and row.cell.purpose == "search":
             cells.setdefault(row.cell.tuning_factor, []).append(row)
-    best = max((row for rows in cells.values() for row in rows), key=lambda row: row.accuracy or -math.inf)
+    best = max(
+        (row for rows in cells.values() for row in rows),
+        key=lambda row: -math.inf if row.score is None else row.score,
+    )
     traces = []
     for colour, rows in zip(ordered_colours(len(cells)), cells.values(), strict=True):
         # One seed tells the story: the angle hardly depends on it.
-        row = best if best in rows else next((row for row in rows if row.accuracy is not None), rows[0])
+        row = best if best in rows else next((row for row in rows if row.score is not None), rows[0])
         curve = _angles(outcome, row, trials)
         if curve is None:
             continue
-        words = row.status if row.accuracy is None else _score(row.accuracy, _unit(outcome))
+        words = row.status if row.score is None else metric_value(outcome.study, row.score)
         if row == best:
             words += ", best"
         trace = _trace(f"F = {row.cell.tuning_factor:.3g}: {words}", *curve, mode="lines")
@@ -127,15 +135,15 @@ def _size_traces(name: str, colour: str, rows: Sequence[Row], curve: Curve, unit
 
 def _runs(name: str, colour: str, rows: Sequence[Row], unit: float, *, legend: bool = False) -> dict[str, Any]:
     """A dot for each run that finished."""
-    alive = [(row.cell.tuning_factor, row.accuracy) for row in rows if row.accuracy is not None]
+    alive = [(row.cell.tuning_factor, row.score) for row in rows if row.score is not None]
     dots = _trace(name, [factor for factor, _ in alive], [unit * accuracy for _, accuracy in alive], mode="markers")
     symbol = "diamond" if legend else "circle-open"
     return {**dots, "marker": {"color": colour, "size": 8, "symbol": symbol}, "showlegend": legend}
 
 
 def _lost(rows: Sequence[Row], unit: float) -> list[dict[str, Any]]:
-    """A cross at the foot of the picture for each run without an accuracy, by how it was lost."""
-    foot = unit * min((row.accuracy for row in rows if row.accuracy is not None), default=0.0)
+    """A cross at the worst value for each run without one, by how it was lost."""
+    foot = unit * min((row.score for row in rows if row.score is not None), default=0.0)
     traces = []
     for status, colour in _LOST.items():
         those = [row.cell for row in rows if row.status == status]
@@ -198,12 +206,10 @@ def _ticks(outcome: Outcome) -> list[float]:
 
 
 def _unit(outcome: Outcome) -> float:
-    """The lab's accuracies are parts of 1 and shown in per cent; the user's own are shown as they are."""
-    return 100.0 if outcome.study.task.objective is None else 1.0
+    """What makes a score the number that is shown: the lab's accuracies are parts of 1 and shown in per cent."""
+    from isogon.search.words import in_per_cent
 
-
-def _score(accuracy: float, unit: float) -> str:
-    return f"{accuracy:.2%}" if unit == 100 else f"{accuracy:.4g}"
+    return 100.0 if in_per_cent(outcome.study) else outcome.study.task.score(1.0)
 
 
 def _short(value: float) -> float:

@@ -12,6 +12,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from isogon.errors import without_secrets
 from isogon.report.page_parts import article, write_html
 from isogon.report.search_figures import accuracy_figure, angle_figure, cost_figure, trend_figure
 
@@ -39,7 +40,6 @@ def write_search_page(
 
 def search_text(outcome: Outcome, folder: str | os.PathLike[str], *, study_file: str | None = None) -> str:
     """The whole page, plotly.js within."""
-    from isogon.search.storage import without_passwords
     from isogon.search.study_folder import TRIALS
     from isogon.search.words import cost_sentence, loss_sentence, remarks, trend_sentence
 
@@ -47,15 +47,16 @@ def search_text(outcome: Outcome, folder: str | os.PathLike[str], *, study_file:
     figures = {"accuracies": accuracy_figure(outcome), "trend": trend_figure(outcome), "cost": cost_figure(outcome)}
     if angles is not None:
         figures["angles"] = angles
+    metric = escape(outcome.study.task.metric.capitalize())
     title = escape(f"Search in {Path(folder).resolve().name}")
     study = study_file if study_file is not None else json.dumps(outcome.study.model_dump(mode="json"), indent=2)
     body = f"""<h1>{title}</h1>
 <div class="recipe">{_recipe(outcome)}</div>
 <section><h2>What was found</h2><ul class="findings">{_findings(outcome, remarks(outcome))}</ul></section>
-<section><h2>Accuracy against the tuning factor</h2>
+<section><h2>{metric} against the tuning factor</h2>
 <div id="accuracies" class="figure"></div>
 <p>Open circles are runs, dots joined by a line the means over the seeds that survived; the dashed curve is fitted near
-the top, the star is its top F* with the 90 % interval. Crosses at the foot are runs that
+the top, the star is its top F* with the 90 % interval. Crosses at the worst value are runs that
 were lost. {escape(loss_sentence(outcome))}</p></section>
 <section><h2>From the fractions to the full data</h2>
 <div id="trend" class="figure"></div>
@@ -63,7 +64,7 @@ were lost. {escape(loss_sentence(outcome))}</p></section>
 {_angles_section(outcome) if angles is not None else ""}
 <section><h2>Cost</h2><div id="cost"></div><p>{escape(cost_sentence(outcome))}</p></section>
 <section><h2>Trials</h2>{_trials(outcome)}</section>
-<section><h2>The study file</h2><pre id="study">{escape(without_passwords(study))}</pre></section>
+<section><h2>The study file</h2><pre id="study">{escape(without_secrets(study))}</pre></section>
 <footer>Drag in a figure to zoom, double-click to return, click a name to hide its line.</footer>"""
     return article(f"{title} · isogon", body, figures, _STYLE)
 
@@ -94,7 +95,7 @@ for each tuning factor; the wide line is the best of them.</p></section>"""
 
 
 def _trials(outcome: Outcome) -> str:
-    from isogon.search.words import fraction_name, last_line, score
+    from isogon.search.words import fraction_name, last_line, metric_value
 
     rows = [
         (
@@ -105,14 +106,15 @@ def _trials(outcome: Outcome) -> str:
             str(row.cell.seed),
             row.cell.purpose,
             row.status,
-            "–" if row.accuracy is None else score(outcome.study, row.accuracy),
+            "–" if row.score is None else metric_value(outcome.study, row.score),
             f"{row.images:,}",
             f"{row.seconds:.1f}",
             last_line(row.error) if row.error else "",
         )
         for row in outcome.rows
     ]
-    head = ("trial", "F", "samples", "fraction", "seed", "for", "status", "accuracy", "images", "seconds", "error")
+    metric = outcome.study.task.metric
+    head = ("trial", "F", "samples", "fraction", "seed", "for", "status", metric, "images", "seconds", "error")
     return (
         f"<table><thead>{_line('th', head)}</thead><tbody>{''.join(_line('td', row) for row in rows)}</tbody></table>"
     )

@@ -5,10 +5,10 @@ A trial is claimed at the last moment, so that drivers which share a storage sha
 
 from __future__ import annotations
 
-import json
 import math
 import time
 import traceback
+import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,20 +16,20 @@ from pathlib import Path
 from typing import Any, Self
 
 from isogon.errors import ArgumentError, check_whole
+from isogon.files import read_json, write_json
 from isogon.lab import Config, Run, run_all
-from isogon.lab.checkpoints import FolderLock, write_json
+from isogon.lab.checkpoints import FolderLock
 from isogon.lab.disk_space import DiskFullError, full_disk
 from isogon.lab.pools import Engine, pool_for
 from isogon.lab.progress import board_of
-from isogon.lab.runs import RESULT as RUN_RESULT
 from isogon.lab.runs import STOP
 from isogon.lab.training import default_device
 from isogon.lab.workers import Say
 from isogon.recipe import Recipe
 from isogon.search.ledger import Cell, Ledger, Row, Status
-from isogon.search.objective import Pruned, Trial, accuracy_of
+from isogon.search.objective import Pruned, Trial, value_of
 from isogon.search.pruning import Judge, judge_of
-from isogon.search.study import Study
+from isogon.search.study import MetricError, Study, TaskTable
 
 RESULT = "result.json"
 #: seconds between looks at trials that other drivers have under way
@@ -107,27 +107,30 @@ def _train_configs(
         except ArgumentError as error:
             _cannot_be_made(ledger, judge, row, error)
     written: set[Config] = set()
+    task = study.task
 
     def write_down(run: Run) -> None:
         if run.config not in written:
             written.add(run.config)
-            accuracy = None if math.isnan(run.accuracy) else run.accuracy
+            value = run.accuracy if task.metric == "accuracy" else run.test_loss
+            score = None if math.isnan(value) else task.score(value)
             row = by_config[run.config]
-            ledger.end(row, run.status, accuracy, images=run.images, seconds=run.seconds, error=run.error)
-            judge.ended(row, run.status, accuracy)
+            ledger.end(row, run.status, score, images=run.images, seconds=run.seconds, error=run.error)
+            judge.ended(row, run.status, score)
 
     def news(kind: str, config: Config, content: Any) -> None:
         if kind == "epoch":
-            row, epoch, accuracy = by_config[config], int(content["epoch"]), float(content["test_accuracy"])
-            ledger.report(row, epoch, accuracy)
-            judge.heard(row, epoch, accuracy, folder / config.name)
+            row, epoch, score = by_config[config], int(content["epoch"]), task.score(content[f"test_{task.metric}"])
+            ledger.report(row, epoch, score)
+            judge.heard(row, epoch, score, folder / config.name)
         elif kind == "ended":
-            write_down(Run.read(folder / config.name))
+            write_down(content)
 
-    ended = [config for config in by_config if (folder / config.name / RUN_RESULT).exists()]
-    for config in ended:  # but the search was killed before it could be written down
+    # Ended, but the search was killed before it could be written down.
+    ended = {config: run for config in by_config if (run := Run.read_if_ended(folder / config.name)) is not None}
+    for config, run in ended.items():
         if ledger.claim(by_config[config]):
-            write_down(Run.read(folder / config.name))
+            write_down(run)
     missing = [config for config in by_config if config not in ended]
     for run in run_them(missing, claim=lambda config: ledger.claim(by_config[config]), news=news):
         write_down(run)
@@ -148,6 +151,7 @@ class ObjectiveJob:
     """
 
     objective: str
+    task: TaskTable
     key: str
     recipe: Mapping[str, Any]
     seed: int
@@ -164,7 +168,7 @@ class ObjectiveJob:
     def work(self, say: Say) -> None:
         """Says "epoch" with a step and a value, then "ended" with the result or "failed" with the error.
 
-        Where the disk is full it says "full" and where.
+        Where the disk is full it says "full" and where; where a value cannot be the metric, "refused" and why.
         """
         place = Path(self.out) / self.key
         lock: FolderLock | None = None
@@ -176,7 +180,7 @@ class ObjectiveJob:
 
             def report(step: int, value: float) -> None:
                 epoch = check_whole("step", step, low=0, cure="count epochs from 0")
-                say("epoch", self.key, (epoch, float(value)))
+                say("epoch", self.key, (epoch, self.task.check_value(float(value))))
                 if (place / STOP).exists():
                     raise Pruned(epoch + 1)
 
@@ -184,13 +188,15 @@ class ObjectiveJob:
             start = time.perf_counter()
             result: dict[str, Any]
             try:
-                value = accuracy_of(self.objective, trial)
-                result = {"accuracy": None if math.isnan(value) else value}
+                value = self.task.check_value(value_of(self.objective, trial, self.task.metric))
+                result = {"value": None if math.isnan(value) else value}
             except Pruned as stop:
-                result = {"accuracy": None, "pruned_after": stop.epochs}
+                result = {"value": None, "pruned_after": stop.epochs}
             result["seconds"] = time.perf_counter() - start
             write_json(place / RESULT, result)
             say("ended", self.key, result)
+        except MetricError as error:
+            say("refused", self.key, str(error))
         except Exception as error:  # whatever the objective does is that trial's failure
             full = full_disk(error, place)
             if full is None:
@@ -214,54 +220,74 @@ def _call_objective(
     workers: int | None,
     progress: bool,
 ) -> None:
-    device = study.run.device or default_device()
+    task, device = study.task, study.run.device or default_device()
     pool = pool_for(engine, workers=workers, device=device, ray=study.run.ray.settings)
     by_name = {_name(row.cell): row for row in rows}
 
     def end(row: Row, result: Mapping[str, Any]) -> None:
-        accuracy, epochs = result["accuracy"], study.recipe.epochs
-        status: Status = "finished" if accuracy is not None else "diverged"
+        score = None if result["value"] is None else task.score(result["value"])
+        epochs = study.recipe.epochs
+        status: Status = "finished" if score is not None else "diverged"
         if "pruned_after" in result:
             status, epochs = "pruned", min(epochs, result["pruned_after"])
-        ledger.end(row, status, accuracy, images=row.cell.samples * epochs, seconds=result["seconds"])
-        judge.ended(row, status, accuracy)
+        ledger.end(row, status, score, images=row.cell.samples * epochs, seconds=result["seconds"])
+        judge.ended(row, status, score)
 
     def heard(kind: str, name: str, content: Any) -> None:
         row = by_name[name]
         if kind == "epoch":
             step, value = content
-            ledger.report(row, step, value)
-            judge.heard(row, step, value, folder / name)
+            ledger.report(row, step, task.score(value))
+            judge.heard(row, step, task.score(value), folder / name)
             board.epoch(name, step + 1, f"{value:.4g}")
         elif kind == "ended":
             end(row, content)
-            accuracy = content["accuracy"]
-            if accuracy is None:
+            value = content["value"]
+            if value is None:
                 board.ended(name, "pruned" if "pruned_after" in content else "diverged")
             else:
-                board.ended(name, f"{accuracy:.4g}", best=(accuracy, f"{accuracy:.4g}"))
+                board.ended(name, f"{value:.4g}", best=(task.score(value), f"{value:.4g}"))
         elif kind == "full":
             raise DiskFullError(content)
+        elif kind == "refused":  # every trial's would be
+            raise MetricError(f"The objective {objective} returned what the study did not ask for: {content}")
         else:
             ledger.end(row, "failed", None, images=0, seconds=0.0, error=content)
             board.ended(name, content)
 
     jobs = []
     for name, row in by_name.items():
-        result = folder / name / RESULT
-        if result.exists():  # ended, but the search was killed before it could be written down
+        result = _result_of(folder / name)
+        if result is not None:  # ended, but the search was killed before it could be written down
             if ledger.claim(row):
-                end(row, json.loads(result.read_text(encoding="utf-8")))
+                end(row, result)
             continue
         try:
             recipe = study.recipe.recipe(tuning_factor=row.cell.tuning_factor, samples=row.cell.samples)
         except ArgumentError as error:
             _cannot_be_made(ledger, judge, row, error)
             continue
-        jobs.append(ObjectiveJob(objective, name, recipe.to_dict(), row.cell.seed, str(folder), device))
+        jobs.append(ObjectiveJob(objective, task, name, recipe.to_dict(), row.cell.seed, str(folder), device))
     with board_of({job.key: study.recipe.epochs for job in jobs}, done=len(rows) - len(jobs), shown=progress) as board:
         if jobs:
             pool(jobs, heard=heard, claim=lambda job: ledger.claim(by_name[job.key]))
+
+
+def _result_of(place: Path) -> dict[str, Any] | None:
+    """The result of an objective that has ended in `place`; a damaged one is removed, so that it is called again."""
+    file = place / RESULT
+    if not file.exists():
+        return None
+    try:
+        result = read_json(file, RESULT)
+        result.setdefault("value", result.pop("accuracy", None))  # as isogon 0.1 called it
+        if not isinstance(result["seconds"], float | int) or not isinstance(result["value"], float | int | None):
+            raise TypeError
+    except (ArgumentError, KeyError, TypeError):
+        warnings.warn(f"{file} is damaged: the objective is called again.", stacklevel=2)
+        file.unlink(missing_ok=True)
+        return None
+    return result
 
 
 def _name(cell: Cell) -> str:

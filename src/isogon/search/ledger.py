@@ -55,12 +55,12 @@ class Cell:
 
 @dataclass(frozen=True)
 class Row:
-    """A trial as the ledger has it; `accuracy` is None unless it finished."""
+    """A trial as the ledger has it; `score`, the metric or minus a metric to minimize, is None unless it finished."""
 
     cell: Cell
     number: int
     status: Status
-    accuracy: float | None
+    score: float | None
     images: int
     seconds: float
     error: str | None
@@ -219,16 +219,16 @@ class Ledger:
 
     @_patient
     def report(self, row: Row, epoch: int, value: float) -> None:
-        """Keep a running trial's accuracy after an epoch, for the dashboard."""
+        """Keep a running trial's score after an epoch, for the dashboard."""
         if value == value:  # the storage takes no NaN
             with suppress(UpdateFinishedTrialError):  # taken over
                 self._rdb.set_trial_intermediate_value(self._trial_id(row), epoch, value)
 
     @_patient
     def end(
-        self, row: Row, status: Status, accuracy: float | None, *, images: int, seconds: float, error: str | None = None
+        self, row: Row, status: Status, score: float | None, *, images: int, seconds: float, error: str | None = None
     ) -> None:
-        """Close a trial for good: `finished` with its accuracy, `diverged`, `pruned`, or `failed` with its error.
+        """Close a trial for good: `finished` with its score, `diverged`, `pruned`, or `failed` with its error.
 
         Nothing happens to a trial that has ended: another driver took it over from this one, which was asleep.
         """
@@ -238,8 +238,8 @@ class Ledger:
             for name, value in notes.items():
                 if value is not None:
                     self._rdb.set_trial_user_attr(trial_id, name, value)
-            if status == "finished" and accuracy is not None:
-                self._rdb.set_trial_state_values(trial_id, TrialState.COMPLETE, [accuracy])
+            if status == "finished" and score is not None:
+                self._rdb.set_trial_state_values(trial_id, TrialState.COMPLETE, [score])
             else:
                 state = TrialState.PRUNED if status == "pruned" else TrialState.FAIL
                 self._rdb.set_trial_state_values(trial_id, state)
@@ -248,7 +248,7 @@ class Ledger:
 
     @_patient
     def reports(self) -> dict[int, dict[int, float]]:
-        """The accuracies that each trial has reported: its number, the epoch, the value."""
+        """The scores that each trial has reported: its number, the epoch, the value."""
         return {trial.number: dict(trial.intermediate_values) for trial in self._rdb.get_all_trials(self._id)}
 
     @_patient
@@ -301,7 +301,7 @@ def row_of(trial: FrozenTrial) -> Row:
         cell=cell,
         number=trial.number,
         status=status,
-        accuracy=trial.value if trial.state == TrialState.COMPLETE else None,
+        score=trial.value if trial.state == TrialState.COMPLETE else None,
         images=int(notes.get("images", 0)),
         seconds=float(notes.get("seconds", 0.0)),
         error=notes.get("error"),

@@ -24,7 +24,9 @@ class Pruned(Exception):
 
 @dataclass(frozen=True)
 class Trial:
-    """What an objective gets: train with `recipe`, seeded by `seed`, and return the accuracy.
+    """What an objective gets: train with `recipe`, seeded by `seed`, and return the study's metric.
+
+    That is the test accuracy, from 0 to 1, unless the study says otherwise: with `metric = "loss"` return the loss.
 
     `recipe.samples` is how many training samples to use; take nested subsets, so that sizes can be compared. `folder`
     is the trial's own, kept when it is killed: a checkpoint there lets it go on. `report(step, value)` shows progress;
@@ -46,11 +48,11 @@ def find_objective(path: str) -> Callable[[Trial], Any]:
     return found  # type: ignore[no-any-return]
 
 
-def accuracy_of(path: str, trial: Trial) -> float:
+def value_of(path: str, trial: Trial, metric: str) -> float:
     """What the objective returns, as a number; NaN means that the trial diverged."""
     value = find_objective(path)(trial)
     if getattr(value, "numel", None) is not None and value.numel() == 1:  # a tensor, the mean of right answers say
         value = value.item()
     if isinstance(value, bool) or not isinstance(value, Real):
-        raise IsogonError(f"objective {path} must return a number, got {value!r}: return the test accuracy.")
+        raise IsogonError(f"objective {path} must return a number, got {value!r}: return the {metric}.")
     return math.nan if math.isinf(float(value)) else float(value)

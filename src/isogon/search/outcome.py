@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from isogon.lab.checkpoints import write_json, write_whole
+from isogon.files import write_json
 from isogon.recipe import Recipe
 from isogon.search.curve import Curve
 from isogon.search.ledger import Row, Status
@@ -17,7 +16,7 @@ from isogon.search.study import Study
 from isogon.search.trend import Trend
 
 RECIPE, OUTCOME = "recipe.toml", "outcome.json"
-#: how a trial can end without an accuracy
+#: how a trial can end without a score
 LOST: tuple[Status, ...] = ("diverged", "failed", "pruned")
 
 
@@ -85,11 +84,11 @@ class Outcome:
         return {status: sum(row.status == status for row in self.rows) for status in LOST}
 
     def verified(self) -> dict[float, list[float]]:
-        """Accuracies at the full size by tuning factor, where the study asked for verification."""
+        """Scores at the full size by tuning factor, where the study asked for verification."""
         found: dict[float, list[float]] = {}
         for row in self.rows:
-            if row.cell.purpose == "verify" and row.accuracy is not None:
-                found.setdefault(row.cell.tuning_factor, []).append(row.accuracy)
+            if row.cell.purpose == "verify" and row.score is not None:
+                found.setdefault(row.cell.tuning_factor, []).append(row.score)
         return found
 
     def to_dict(self) -> dict[str, Any]:
@@ -112,6 +111,6 @@ class Outcome:
         """Write `recipe.toml`, which `isogon predict` and `transfer` read, and `outcome.json`; the recipe's path."""
         place = Path(folder)
         place.mkdir(parents=True, exist_ok=True)
-        write_whole(place / RECIPE, lambda file: self.recipe.save(file))
-        write_json(place / OUTCOME, json.loads(json.dumps(self.to_dict())))
+        self.recipe.save(place / RECIPE)
+        write_json(place / OUTCOME, self.to_dict())
         return place / RECIPE

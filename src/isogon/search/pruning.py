@@ -67,21 +67,21 @@ class Judge:
             for epoch, value in sorted(reports.get(row.number, {}).items()):
                 if epoch >= 0:  # others were written down before they were refused
                     self._gives_up(row, epoch, value)
-            self.ended(row, row.status, row.accuracy)
+            self.ended(row, row.status, row.score)
 
     def heard(self, row: Row, epoch: int, value: float, folder: Path) -> None:
-        """A trial's accuracy after an epoch; leaves `STOP` in its `folder` where the pruner gives it up."""
+        """A trial's score after an epoch; leaves `STOP` in its `folder` where the pruner gives it up."""
         if row.number in self._trials and value == value and self._gives_up(row, epoch, value):
             folder.mkdir(parents=True, exist_ok=True)
             (folder / STOP).touch()
 
-    def ended(self, row: Row, status: Status, accuracy: float | None) -> None:
+    def ended(self, row: Row, status: Status, score: float | None) -> None:
         """Others are compared with a trial that has finished; not with those that were lost."""
         if row.number not in self._trials or status in ("waiting", "running"):
             return
         lost = TrialState.PRUNED if status == "pruned" else TrialState.FAIL
-        state = TrialState.COMPLETE if accuracy is not None else lost
-        self._studies[row.cell.samples].tell(self._trials.pop(row.number), accuracy, state=state, skip_if_finished=True)
+        state = TrialState.COMPLETE if score is not None else lost
+        self._studies[row.cell.samples].tell(self._trials.pop(row.number), score, state=state, skip_if_finished=True)
 
     def _gives_up(self, row: Row, epoch: int, value: float) -> bool:
         trial = self._trials[row.number]

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from isogon.errors import IsogonError
 from isogon.lab.disk_space import naming_a_full_disk
+from isogon.lab.networks import check_names, try_out
 from isogon.lab.pools import Engine, kept_ready
 from isogon.search.curve import Curve, fit_curve
 from isogon.search.execution import train_cells
@@ -21,7 +22,7 @@ from isogon.search.proposals import Tried, propose
 from isogon.search.study import Study
 from isogon.search.study_folder import TRIALS, forget, opened
 from isogon.search.trend import transfer_trend
-from isogon.search.words import last_line, lost_counts
+from isogon.search.words import last_line, lost_counts, seeds_words
 
 #: times that a grid may grow at its edge
 _EXTENSIONS = 3
@@ -57,10 +58,9 @@ def run(
         tell: called with a sentence whenever the search decides something.
     """
     study = study if isinstance(study, Study) else Study.read(study)
-    if study.task.objective is not None:
-        find_objective(study.task.objective)  # a slip in its name shows here, not in every trial
     folder, say = Path(out), tell or (lambda sentence: None)
     engine = engine or study.run.engine
+    _try_task(study, engine)
     with naming_a_full_disk(folder), kept_ready(engine):
         if fresh:
             forget(study, folder)
@@ -87,6 +87,17 @@ def run(
             return outcome
 
 
+def _try_task(study: Study, engine: Engine) -> None:
+    """A slip in the objective, the network or the data shows here, not in every trial."""
+    if study.task.objective is not None:
+        find_objective(study.task.objective)
+        return
+    largest = 1.0 if study.search.verify else study.search.fractions[-1]
+    config = study.config(tuning_factor=study.search.first_grid[0], samples=study.samples_at(largest), seed=0)
+    # On a cluster the data may be where the workers are, and there alone.
+    (check_names if engine == "ray" else try_out)(config)
+
+
 def _curves(study: Study, ledger: Ledger, train: Train, tell: Tell) -> dict[int, Curve]:
     """The curve at each fraction, smallest first."""
     grid: Sequence[float] = study.search.first_grid
@@ -109,8 +120,9 @@ def _curves(study: Study, ledger: Ledger, train: Train, tell: Tell) -> dict[int,
             curve = _fitted(train(_cells(study, fraction, grid)), step)
         low, high = curve.interval
         tell(f"{samples} samples: best tuning factor {curve.tuning_factor:.3g} ({low:.3g} to {high:.3g})")
-        if curve.flat:
-            tell(f"{samples} samples: the curve is flat within its noise; {curve.seeds_needed} seeds would resolve it")
+        if curve.flat and curve.seeds_needed is not None:
+            needed = seeds_words(curve.seeds_needed)
+            tell(f"{samples} samples: the curve is flat within its noise; {needed} would resolve it")
         curves[samples] = curve
         grid = refined(curve)
     return curves
@@ -128,7 +140,7 @@ def _proposed(study: Study, ledger: Ledger, train: Train, tell: Tell) -> list[fl
             f"{search.first_count} by {search.sampler}"
         )
         rows = train(_cells(study, fraction, [factor]))
-        alive = [row.accuracy for row in rows if row.accuracy is not None]
+        alive = [row.score for row in rows if row.score is not None]
         tried.append(Tried(factor, sum(alive) / len(alive) if alive else None))
     return sorted(one.tuning_factor for one in tried)
 
@@ -139,7 +151,7 @@ def _cells(study: Study, fraction: float, grid: Sequence[float], purpose: str = 
 
 
 def _fitted(rows: Sequence[Row], step: float | None) -> Curve:
-    alive = [row for row in rows if row.accuracy is not None]
+    alive = [row for row in rows if row.score is not None]
     if len({row.cell.tuning_factor for row in alive}) < 3:
         first = next((row.error for row in rows if row.error), None)
         reason = f" (the first error: {last_line(first)})" if first else ""
@@ -151,9 +163,7 @@ def _fitted(rows: Sequence[Row], step: float | None) -> Curve:
             f"fewer than three tuning factors are left{reason}: mend the task and add {again}, or search at "
             "smaller tuning factors."
         )
-    points = [
-        (row.cell.tuning_factor, row.cell.seed, float("nan") if row.accuracy is None else row.accuracy) for row in rows
-    ]
+    points = [(row.cell.tuning_factor, row.cell.seed, float("nan") if row.score is None else row.score) for row in rows]
     return fit_curve(points, step=step)
 
 

@@ -13,7 +13,7 @@ from urllib.parse import quote
 from isogon.errors import ArgumentError, IsogonError, first_line
 from isogon.search.ledger import Row, Status, rows_of
 from isogon.search.outcome import OUTCOME
-from isogon.search.storage import as_template, engine_settings, with_driver, without_passwords
+from isogon.search.storage import as_template, engine_settings, with_driver
 from isogon.search.study import Study
 from isogon.search.study_folder import DATABASE, STUDY, storage_of
 
@@ -62,10 +62,24 @@ class Progress:
             "trials": len(self.rows),
             **counts(self.rows),
             "fractions": [
-                {"fraction": fraction, "samples": samples, "purpose": purpose, **counts(rows), "best": best(rows)}
+                {
+                    "fraction": fraction,
+                    "samples": samples,
+                    "purpose": purpose,
+                    **counts(rows),
+                    "best": self._best(rows),
+                }
                 for (fraction, samples, purpose), rows in self.groups().items()
             ],
         }
+
+    def _best(self, rows: Sequence[Row]) -> dict[str, float] | None:
+        """What `best` gives, with the metric's own value under the metric's name."""
+        top = best(rows)
+        if top is None:
+            return None
+        score = top.pop("score")
+        return {**top, self.study.task.metric: self.study.task.score(score)}
 
 
 def counts(rows: Sequence[Row]) -> dict[str, int]:
@@ -74,15 +88,15 @@ def counts(rows: Sequence[Row]) -> dict[str, int]:
 
 
 def best(rows: Sequence[Row]) -> dict[str, float] | None:
-    """The tuning factor with the best mean accuracy over the seeds that have finished; None where none has."""
+    """The tuning factor with the best mean score over the seeds that have finished; None where none has."""
     cells: dict[float, list[float]] = {}
     for row in rows:
-        if row.accuracy is not None:
-            cells.setdefault(row.cell.tuning_factor, []).append(row.accuracy)
+        if row.score is not None:
+            cells.setdefault(row.cell.tuning_factor, []).append(row.score)
     if not cells:
         return None
     mean, factor, seeds = max((sum(found) / len(found), factor, len(found)) for factor, found in cells.items())
-    return {"tuning_factor": factor, "accuracy": mean, "seeds": seeds}
+    return {"tuning_factor": factor, "score": mean, "seeds": seeds}
 
 
 def _rows(study: Study, folder: Path) -> list[Row]:
@@ -104,5 +118,4 @@ def _rows(study: Study, folder: Path) -> list[Row]:
         finally:
             storage.engine.dispose()
     except Exception as error:  # SQLAlchemy's, the driver's and Optuna's own
-        reason = without_passwords(first_line(error))
-        raise IsogonError(f"The trials of {folder} cannot be read just now: {reason}.") from error
+        raise IsogonError(f"The trials of {folder} cannot be read just now: {first_line(error)}.") from error

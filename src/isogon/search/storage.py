@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
-from isogon.errors import IsogonError, MissingExtraError, first_line
+from isogon.errors import IsogonError, MissingExtraError, first_line, without_secrets
 
 try:
     import optuna
@@ -37,7 +37,6 @@ _PAUSE = 0.5
 _LOCKS = 0x1506
 # A connection that was cut without a word must not hang for the minutes that the system would give it.
 _CONNECTION = {"connect_timeout": "10", "tcp_user_timeout": "20000"}
-_PASSWORD = re.compile(r"(://[^\s:/@]*):[^\s\"']*@|(password=)[^\s&\"']+")
 # What asking again does not mend.
 _HOPELESS = re.compile(
     "authentication failed|does not exist|no password supplied|no pg_hba|disk is full|unable to open|readonly database"
@@ -101,7 +100,7 @@ class Storage:
         self.rdb.engine.dispose()
 
     def __str__(self) -> str:
-        return without_passwords(self._url)
+        return without_secrets(self._url)
 
     def _opened(self, heartbeat: bool) -> optuna.storages.RDBStorage:
         settings = engine_settings(self._url)
@@ -174,14 +173,6 @@ def engine_settings(url: str) -> dict[str, Any]:
     return {"pool_pre_ping": True, "connect_args": {**wanted, "options": options}}
 
 
-def without_passwords(text: str) -> str:
-    """
-    >>> without_passwords('storage = "postgresql://me:secret@host/db"')
-    'storage = "postgresql://me:***@host/db"'
-    """
-    return _PASSWORD.sub(lambda found: f"{found[1]}:***@" if found[1] is not None else f"{found[2]}***", text)
-
-
 @contextmanager
 def _locked(engine: sqlalchemy.Engine, what: str) -> Iterator[None]:
     with engine.begin() as connection:
@@ -198,9 +189,9 @@ def _diagnosis(error: BaseException) -> tuple[str, bool]:
     link: BaseException | None = error
     while link is not None:
         if isinstance(link, exc.DBAPIError):
-            reason = without_passwords(first_line(link.orig or link))
+            reason = first_line(link.orig or link)
             # A connection that the database has ended, whatever it calls its reason, can be made anew.
             passing = isinstance(link, exc.OperationalError | exc.InterfaceError) or link.connection_invalidated
             return reason, passing and not _HOPELESS.search(reason)
         link = link.__cause__ or link.__context__
-    return without_passwords(first_line(error)), False
+    return first_line(error), False

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import json
 import os
-import tomllib
-from fractions import Fraction
-from pathlib import Path
 from typing import Any, Literal, Self
 
-from isogon.errors import ArgumentError, IsogonError, MissingExtraError
+from isogon.errors import ArgumentError, IsogonError, MissingExtraError, printable
+from isogon.files import read_toml
 from isogon.lab import Config
 from isogon.lab.config import NET_OPTIONS
 from isogon.lab.pools import Engine
@@ -28,6 +27,15 @@ UNKNOWN = "?"
 SOLVABLE = ("weight_decay", "lr")
 Sampler = Literal["grid", "tpe", "gp", "random"]
 Pruner = Literal["none", "median", "hyperband"]
+Direction = Literal["minimize", "maximize"]
+# Of a metric whose name holds one of these, less is better.
+_LESS_IS_BETTER = ("loss", "error", "perplexity", "nll", "bits")
+# Metrics that are a share, and so lie between 0 and 1.
+_SHARES = ("accuracy", "error")
+
+
+class MetricError(IsogonError):
+    """A value that cannot be the study's metric."""
 
 
 class _Table(BaseModel):
@@ -67,9 +75,15 @@ class RecipeTable(_Table):
 
 
 class TaskTable(_Table):
-    """What to train: an isogon lab task (the fields of `lab.Config`), or the user's own `objective`."""
+    """What to train: an isogon lab task (the fields of `lab.Config`), or the user's own `objective`.
+
+    The search looks for the best `metric`. Its `direction` follows from its name unless given: a loss is minimized, an
+    accuracy maximized.
+    """
 
     objective: str | None = None
+    metric: str = Field(default="accuracy", min_length=1, max_length=40)
+    direction: Direction = "maximize"
     net: str = "resnet18"
     net_options: dict[str, Any] = Field(default_factory=lambda: dict(NET_OPTIONS))
     data: str | None = None
@@ -80,11 +94,36 @@ class TaskTable(_Table):
     last_batch: Literal["drop", "keep"] = "drop"
     monitor_every: int = 50
 
+    @model_validator(mode="before")
+    @classmethod
+    def _direction_of_metric(cls, content: Any) -> Any:
+        if isinstance(content, dict) and "direction" not in content:
+            return {**content, "direction": _usual_direction(content.get("metric", ""))}
+        return content
+
     @model_validator(mode="after")
     def _one_task(self) -> Self:
         if (self.objective is None) == (self.data is None):
             raise ValueError("needs either data (a lab task) or objective (file.py:function)")
+        if not self.metric.isprintable():
+            raise ValueError("has a metric with letters that cannot be printed")
+        if self.objective is None and self.metric not in ("accuracy", "loss"):
+            raise ValueError(f'has metric = "{self.metric}", and a lab task has accuracy and loss')
+        if self.direction != (usual := _usual_direction(self.metric)) and self.metric in (*_SHARES, "loss"):
+            raise ValueError(f'has metric = "{self.metric}", which is to be {usual}d')
         return self
+
+    def score(self, value: float) -> float:
+        """The metric's `value` as a number of which more is better, or a score as the metric's value: one is the other
+        with its sign changed where the metric is minimized."""
+        return -value if self.direction == "minimize" else value
+
+    def check_value(self, value: float) -> float:
+        """`value` where it can be the metric's; NaN, for a run that diverged, can."""
+        if self.metric in _SHARES and not (value != value or 0 <= value <= 1):
+            cure = 'divide per cent by 100; for a loss write metric = "loss" into [task]'
+            raise MetricError(f"{self.metric} must be from 0 to 1, got {value:g}: {cure}.")
+        return value
 
 
 class SearchTable(_Table):
@@ -165,8 +204,15 @@ class RunTable(_Table):
     workers: int | None = Field(default=None, ge=1)
     device: str | None = None
     storage: str = "sqlite"
-    name: str | None = Field(default=None, min_length=1)
+    name: str | None = Field(default=None, min_length=1, max_length=200)
     ray: RayTable = RayTable()
+
+    @field_validator("name")
+    @classmethod
+    def _printable(cls, value: str | None) -> str | None:
+        if value is not None and not value.isprintable():
+            raise ValueError("must be a name of letters that can be printed")
+        return value
 
 
 class Study(_Table):
@@ -182,13 +228,7 @@ class Study(_Table):
 
     @classmethod
     def read(cls, file: str | os.PathLike[str]) -> Study:
-        try:
-            content = tomllib.loads(Path(file).read_text(encoding="utf-8"))
-        except OSError as error:
-            raise ArgumentError("study", "a file we can read", str(file), error.strerror or "check the path") from None
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise ArgumentError("study", "a TOML file", str(file), f"{error}") from None
-        return cls.made(content)
+        return cls.made(read_toml(file, "study"))
 
     @classmethod
     def made(cls, content: dict[str, Any]) -> Study:
@@ -197,6 +237,8 @@ class Study(_Table):
             study = cls.model_validate(content)
         except ValidationError as error:
             raise _sentence(error) from None
+        except RecursionError:
+            raise IsogonError("The study is nested too deep: see isogon search --init for its four tables.") from None
         study.check()
         return study
 
@@ -222,7 +264,7 @@ class Study(_Table):
 
     def config(self, *, tuning_factor: float, samples: int, seed: int) -> Config:
         """The lab's config of one trial."""
-        task = self.task.model_dump(exclude={"objective"})
+        task = self.task.model_dump(exclude={"objective", "metric", "direction"})
         recipe = self.recipe.recipe(tuning_factor=tuning_factor, samples=samples)
         return Config(recipe=recipe, seed=seed, save_weights=False, **task)
 
@@ -230,28 +272,62 @@ class Study(_Table):
     def key(self) -> str:
         """A fingerprint of what decides the answer; engine, workers and storage do not."""
         content = self.model_dump(mode="json", exclude={"run": True})
+        # Keys that came later do not count where a study does without them.
+        for name in ("metric", "direction"):
+            if getattr(self.task, name) == TaskTable.model_fields[name].default:
+                del content["task"][name]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
+def _usual_direction(metric: Any) -> Direction:
+    """
+    >>> _usual_direction("val_loss"), _usual_direction("accuracy")
+    ('minimize', 'maximize')
+    """
+    less = isinstance(metric, str) and any(word in metric.lower() for word in _LESS_IS_BETTER)
+    return "minimize" if less else "maximize"
+
+
 def _fraction(value: Any) -> float:
+    """
+    >>> _fraction("1/16"), _fraction(0.25)
+    (0.0625, 0.25)
+    """
     try:
         if isinstance(value, bool):
             raise ValueError
-        return float(Fraction(value))
-    except (ValueError, ZeroDivisionError, TypeError):
-        raise ValueError(f'must be numbers or texts like "1/16", and {value!r} is neither') from None
+        above, bar, below = value.partition("/") if isinstance(value, str) else (value, "", "")
+        return float(above) / float(below) if bar else float(above)
+    except (ValueError, ZeroDivisionError, TypeError, OverflowError):
+        shown = value if isinstance(value, str) and len(value) < 40 else type(value).__name__
+        raise ValueError(f'must be numbers or texts like "1/16", and {shown!r} is neither') from None
 
 
 def _sentence(error: ValidationError) -> IsogonError:
-    """The first complaint as one sentence with the key that it is about."""
-    first = error.errors()[0]
+    """The first complaint as one sentence with the key that it is about; a key that nobody knows comes first."""
+    complaints = error.errors()
+    # A misspelt key is also a missing one, and the misspelling is what is to be mended.
+    first = next((one for one in complaints if one["type"] == "extra_forbidden"), complaints[0])
     key = ".".join(str(part) for part in first["loc"] if isinstance(part, str) and not part.startswith("literal["))
     kind = first["type"]
     if kind == "extra_forbidden":
-        return ArgumentError(f"study key {key}", "one that isogon knows", first["input"], "remove it, or mend its name")
+        # Without its value, which may be a secret whatever the key.
+        return IsogonError(f"study key {printable(key)} is none that isogon knows: {_nearest(first['loc'])}")
     if kind == "missing":
         return IsogonError(f"study key {key} is missing: add it to the file.")
     rule = first["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
     if kind == "value_error":
         return IsogonError(f"study table {key or 'top'} {rule}.")
     return ArgumentError(f"study key {key}", rule, first["input"], "mend it in the file")
+
+
+def _nearest(place: tuple[int | str, ...]) -> str:
+    """What a key at this place may have been meant to be."""
+    table: Any = Study
+    for part in place[:-1]:
+        table = getattr(table.model_fields.get(str(part)), "annotation", None)
+        if not (isinstance(table, type) and issubclass(table, _Table)):
+            return "remove it."
+    known = list(table.model_fields)
+    close = difflib.get_close_matches(str(place[-1]), known, n=1)
+    return f"did you mean {close[0]}?" if close else f"remove it, or use one of {', '.join(known)}."

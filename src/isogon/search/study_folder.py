@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import platform
 import shutil
 import uuid
@@ -11,10 +10,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from isogon.errors import ArgumentError, first_line
-from isogon.lab.checkpoints import FolderLock, write_json, write_whole
+from isogon.errors import ArgumentError, first_line, without_secrets
+from isogon.files import read_json, remove_leftovers, write_json
+from isogon.lab.checkpoints import FolderLock
 from isogon.search.ledger import Ledger, StudyChangedError
-from isogon.search.storage import Tell, with_driver, without_passwords
+from isogon.search.storage import Tell, with_driver
 from isogon.search.study import Study
 
 STUDY, TRIALS, DATABASE = "study.json", "trials", "study.db"
@@ -31,9 +31,11 @@ def opened(study: Study, folder: Path, tell: Tell) -> Iterator[Ledger]:
     except OSError as error:
         raise ArgumentError("out", "a folder to write in", str(folder), first_line(error)) from error
     try:
+        remove_leftovers(folder)
         ledger = _ledger(study, folder, tell)
         try:
-            _write_private(folder / STUDY, json.dumps(study.model_dump(mode="json"), indent=2, ensure_ascii=False))
+            # For nobody else to read: the storage's address may hold a password.
+            write_json(folder / STUDY, study.model_dump(mode="json"), private=True)
             yield ledger
         finally:
             ledger.close()
@@ -61,7 +63,7 @@ def storage_of(study: Study, folder: Path) -> tuple[str, str]:
     if not with_driver(storage).startswith("postgresql+"):
         # Others have no lock under which several drivers could plan.
         rule = "sqlite or the address of a PostgreSQL database"
-        raise ArgumentError("study key run.storage", rule, without_passwords(storage), "mend it in the file")
+        raise ArgumentError("study key run.storage", rule, without_secrets(storage), "mend it in the file")
     return storage, study.run.name or folder.resolve().name
 
 
@@ -84,8 +86,10 @@ def _ledger(study: Study, folder: Path, tell: Tell) -> Ledger:
 def _identity(folder: Path) -> dict[str, Any]:
     file = folder / _DRIVER
     if file.exists():
-        found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        return found
+        identity = read_json(file, "the driver's file")
+        if not isinstance(identity.get("driver"), str):
+            raise ArgumentError("the driver's file", "one with a driver in it", str(file), "remove it")
+        return identity
     return {"driver": uuid.uuid4().hex}
 
 
@@ -95,13 +99,3 @@ def _driver(identity: dict[str, Any]) -> str:
     The machine belongs to it, since folders are copied.
     """
     return f"{platform.node()}:{identity['driver'][:12]}"
-
-
-def _write_private(target: Path, text: str) -> None:
-    """For nobody else to read, at no moment: the storage's address may hold a password."""
-
-    def write(file: Path) -> None:
-        file.touch(mode=0o600)
-        file.write_text(text + "\n", encoding="utf-8")
-
-    write_whole(target, write)

@@ -22,8 +22,10 @@ epochs = 24                     # every trial has as many, whatever its samples
 
 # What to train: a task of isogon's lab, as below, or your own code. Your own code is one line instead of all others:
 # objective = "file.py:function", which gets a trial (recipe, seed, folder, device, report) and returns the
-# accuracy.
+# metric: the accuracy, from 0 to 1, unless you name another.
 [task]
+# metric = "accuracy"           # or "loss"; your own objective's may have any name
+# direction = "maximize"        # or "minimize", as for a loss
 net = "cnn4"                    # a function of isogon.nets, or "file.py:function"
 net_options = { width = 6, scale_invariant = "affine", norm = "ghost", ghost_batch = 32 }
 data = "fashion-mini"           # comes with isogon; others: "cifar10", "cifar100", "mnist", "digits", …

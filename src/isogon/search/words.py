@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 
+from isogon.errors import printable
+from isogon.search.curve import MOST_SEEDS
 from isogon.search.ledger import Row
 from isogon.search.outcome import LOST, Outcome
 from isogon.search.study import Study
@@ -23,7 +25,7 @@ def remarks(outcome: Outcome) -> list[str]:
         if curve.seeds_needed is not None:
             shape = "flat within its noise" if curve.flat else "noisy"
             found.append(
-                f"{samples} samples: the curve is {shape}; {curve.seeds_needed} seeds instead of {seeds} would "
+                f"{samples} samples: the curve is {shape}; {seeds_words(curve.seeds_needed)} instead of {seeds} would "
                 "resolve it to one step of the grid."
             )
     lost = lost_sentence(outcome.rows)
@@ -49,8 +51,9 @@ def lost_counts(rows: Sequence[Row]) -> str:
 def loss_sentence(outcome: Outcome) -> str:
     """What being off by a factor 2 costs, by the curve of the largest fraction."""
     samples, curve = max(outcome.curve.items())
-    below, above = (score(outcome.study, loss, unit=" points") for loss in curve.losses)
-    return f"Half the best value would cost {below} of accuracy, twice the best {above} (at {samples} samples)."
+    below, above = (difference(outcome.study, loss) for loss in curve.losses)
+    metric = outcome.study.task.metric
+    return f"Half the best value would cost {below} of {metric}, twice the best {above} (at {samples} samples)."
 
 
 def cost_sentence(outcome: Outcome) -> str:
@@ -71,9 +74,26 @@ def trend_sentence(outcome: Outcome) -> str:
     )
 
 
-def score(study: Study, value: float, *, unit: str = " %") -> str:
-    """An accuracy of the lab, a part of 1, in per cent; what the user's own objective returns as it is."""
-    return f"{100 * value:.2f}{unit}" if study.task.objective is None else f"{value:.4g}"
+def metric_value(study: Study, score: float) -> str:
+    """The metric behind a trial's score: an accuracy of the lab, a part of 1, in per cent, all others as they are."""
+    return f"{100 * score:.2f} %" if in_per_cent(study) else f"{study.task.score(score):.4g}"
+
+
+def difference(study: Study, scores: float) -> str:
+    """A difference of two scores."""
+    return f"{100 * scores:.2f} points" if in_per_cent(study) else f"{scores:.4g}"
+
+
+def in_per_cent(study: Study) -> bool:
+    return study.task.objective is None and study.task.metric == "accuracy"
+
+
+def seeds_words(needed: int) -> str:
+    """
+    >>> seeds_words(12), seeds_words(MOST_SEEDS)
+    ('12 seeds', 'more than 100 seeds')
+    """
+    return f"more than {MOST_SEEDS} seeds" if needed >= MOST_SEEDS else f"{needed} seeds"
 
 
 def fraction_name(fraction: float) -> str:
@@ -86,5 +106,4 @@ def fraction_name(fraction: float) -> str:
 
 def last_line(error: str) -> str:
     """What a trace says in the end, short, and without what a terminal might obey."""
-    line = next(iter(reversed(error.strip().splitlines())), "")[:200].rstrip(".")
-    return "".join(letter if letter.isprintable() else "�" for letter in line)
+    return printable(next(iter(reversed(error.strip().splitlines())), "")[:200].rstrip("."))

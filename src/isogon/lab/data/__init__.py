@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from isogon.lab.data.arrays import DamagedDataError, MissingDataError
-from isogon.lab.data.loading import NAMES, Dataset, load
+from isogon.lab.data.loading import NAMES, Dataset, check_name, load
 
-__all__ = ["NAMES", "DamagedDataError", "Dataset", "MissingDataError", "load"]
+__all__ = ["NAMES", "DamagedDataError", "Dataset", "MissingDataError", "check_name", "load"]

@@ -138,15 +138,22 @@ class _Full:
 
 def _full(name: str, root: Path | str | None = None) -> _Full:
     """The whole set; the same object for the same files as long as they are among the last few."""
-    kind, colon, rest = name.partition(":") if isinstance(name, str) else ("", "", "")
-    if colon and rest and kind in ("imagefolder", "npz"):
+    check_name(name)
+    kind, colon, rest = name.partition(":")
+    if colon:
         path, size = split_size(rest) if kind == "imagefolder" else (rest, None)
         return _read(kind, Path(path).expanduser().resolve(), size)
-    if name in _WITHOUT_FILES:
-        return _read(name, Path(), None)
-    if name not in _BELOW_ROOT:
-        raise ArgumentError("name", "one of " + ", ".join(NAMES), name, "write fashion-mini, say")
-    return _read(name, data_root(root), None)
+    return _read(name, Path() if name in _WITHOUT_FILES else data_root(root), None)
+
+
+def check_name(name: str) -> None:
+    """Refuse a name that `load` does not know; whether its files are there is another matter."""
+    kind, _, rest = name.partition(":") if isinstance(name, str) else ("", "", "")
+    if kind == "imagefolder" and rest:
+        split_size(rest)
+    known = name in (*_WITHOUT_FILES, *_BELOW_ROOT) if isinstance(name, str) else False
+    if (not known and not (rest and kind in ("imagefolder", "npz"))) or "\0" in name:
+        raise ArgumentError("name", "one of " + ", ".join(NAMES), name, "write fashion-mini, for example")
 
 
 def data_root(root: Path | str | None = None) -> Path:

@@ -1,0 +1,62 @@
+"""`run_guarded`: a command that ends in one sentence, whatever happens inside it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+
+from isogon.errors import IsogonError, first_line, printable, without_secrets
+
+#: exit codes: refused, interrupted by Ctrl-C, reader of our output gone
+REFUSED, INTERRUPTED, NO_READER = 2, 130, 141
+
+
+def run_guarded(work: Callable[[], int], *, debug: bool = False, stopped: str | None = None) -> int:
+    """The exit code of `work()`, or of what it raised.
+
+    What isogon refuses, and what no check foresaw, becomes one sentence on stderr without secrets; `debug` adds the
+    traceback. `stopped` is the sentence after Ctrl-C.
+    """
+    try:
+        code = work()
+        sys.stdout.flush()
+        return code
+    except KeyboardInterrupt:
+        _ignore_interrupts()
+        if stopped:
+            _say(stopped)
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader, for example `head`, has gone; Python would complain once more when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return NO_READER
+    except Exception as error:
+        if debug:
+            print(without_secrets(traceback.format_exc()), file=sys.stderr)
+        _say(str(error) if isinstance(error, IsogonError) else _unforeseen(error))
+        return REFUSED
+
+
+def _unforeseen(error: Exception) -> str:
+    if isinstance(error, MemoryError):
+        return "There is not enough memory for this: give less data, or smaller numbers."
+    if isinstance(error, OSError) and error.strerror:
+        named = f" ({error.filename})" if error.filename else ""
+        return f"The system refused: {error.strerror}{named}; --debug shows where."
+    kind = type(error).__name__
+    reason = first_line(error)
+    return f"isogon did not foresee this{'' if reason == kind else f': {reason}'} ({kind}); --debug shows where."
+
+
+def _say(sentence: str) -> None:
+    print(printable(without_secrets(" ".join(sentence.split()))), file=sys.stderr)
+
+
+def _ignore_interrupts() -> None:
+    """From here on the process only ends; a second Ctrl-C would interrupt Python's own way out."""
+    with suppress(ValueError):  # not in the main thread
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
