@@ -561,7 +561,7 @@ def test_bad_settings(settings, complaint):
     ("table", "complaint"),
     [
         ({"gpus": 1.5}, "study table run.ray has a slip: gpus must be a fraction of one or a whole number, got 1.5"),
-        ({"adress": "auto"}, "study key run.ray.adress must be one that isogon knows"),
+        ({"adress": "auto"}, "study key run.ray.adress is none that isogon knows: did you mean address"),
         ({"retries": -1}, "study key run.ray.retries must be greater than or equal to 0"),
     ],
 )

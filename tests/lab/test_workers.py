@@ -13,6 +13,7 @@ pytest.importorskip("optuna")
 
 from isogon.lab.workers import work_through, workers_kept
 from isogon.search.execution import ObjectiveJob
+from isogon.search.study import TaskTable
 
 
 @pytest.fixture
@@ -26,11 +27,12 @@ def process_of(tmp_path, monkeypatch):
 
     def call(key):
         heard = []
-        job = ObjectiveJob("objective_of_workers:number", key, recipe, 0, str(tmp_path), "cpu")
+        task = TaskTable(objective="objective_of_workers:number", metric="number")
+        job = ObjectiveJob(task.objective, task, key, recipe, 0, str(tmp_path), "cpu")
         work_through([job], workers=1, heard=lambda kind, key, content: heard.append((kind, content)))
         ((kind, content),) = heard
         assert kind == "ended"
-        return int(content["accuracy"])
+        return int(content["value"])
 
     return call
 

@@ -74,7 +74,7 @@ def test_drops_are_marked_once_and_slow_decays_are_not(records):
     (mark,) = marks(records)
     assert (mark.step, mark.factor) == (40, pytest.approx(10))
     assert marks(rows(lr=[1.0, 0.9, 0.8, 0.7])) == []
-    assert [mark.step for mark in marks(rows(lr=[1.0, 0.5, 0.5, 0.1]))] == [1, 3]
+    assert [mark.step for mark in marks(rows(lr=[1.0, 1.0, 0.5, 0.5, 0.1]))] == [2, 4]
 
 
 def test_a_summary_tells_the_whole_run(run_folder, records):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from isogon.dynamics import averages, ensembles, measures
 from isogon.dynamics.advice import Finding, findings
+from isogon.dynamics.delivery import Sink
 from isogon.dynamics.detector import Detector, remaining_steps
-from isogon.dynamics.monitor import Monitor, Sink
+from isogon.dynamics.monitor import Monitor
 from isogon.dynamics.records import SCHEMA, RunFolder, read, read_epochs, read_run
 from isogon.dynamics.watch import ParametersChangedError
 

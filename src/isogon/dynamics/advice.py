@@ -13,7 +13,7 @@ import pandas as pd
 
 from isogon.dynamics.detector import remaining_steps
 from isogon.dynamics.evidence import drops, peak, root_mean_square, tail
-from isogon.dynamics.rows import ALL, LEAK
+from isogon.dynamics.rows import ALL, LEAK, NOISE
 from isogon.errors import ArgumentError, check_number, check_whole
 from isogon.recipe import Recipe
 
@@ -21,6 +21,8 @@ Severity = Literal["problem", "warning", "note"]
 
 #: factor either way by which an epoch angle's square may miss its target, and a layer's step angle the others'
 WITHIN = 1.5
+#: the finding that theory is silent about the whole run
+NO_LAW = "no_law"
 #: share of the predicted step angle below which a layer counts as frozen
 FROZEN = 1e-3
 _FLOAT32_MAX = 3.4e38
@@ -42,7 +44,8 @@ class _Case:
     """Everything a rule looks at."""
 
     layers: dict[str, pd.DataFrame]
-    recipe: Recipe
+    silence: str | None
+    recipe: Recipe | None
     target_epoch_angle: float | None
     ghost_batch: int | None
     epochs: pd.DataFrame | None
@@ -50,13 +53,17 @@ class _Case:
 
 def findings(
     records: pd.DataFrame,
-    recipe: Recipe,
+    recipe: Recipe | None,
     *,
+    silence: str | None = None,
     target_epoch_angle: float | None = None,
     ghost_batch: int | None = None,
     epochs: pd.DataFrame | None = None,
 ) -> list[Finding]:
-    """What is worth knowing about the run in `records`, trained with `recipe`; the gravest first.
+    """What is worth knowing about the run in `records`, trained with `recipe`; that theory is silent, then the gravest.
+
+    Without a `recipe`, where isogon has none for the optimizer, only what needs none is said. `silence` is why nothing
+    was predicted (`Monitor.silence`, in `run.json`); without it the reason is looked for in the records.
 
     `target_epoch_angle` (radians) is the epoch angle wanted of the layer `all` at the peak learning rate; without it
     nothing is said about the weight decay. `ghost_batch` is that of the network's ghost batch norm, if it has one.
@@ -68,9 +75,68 @@ def findings(
     if ghost_batch is not None:
         check_whole("ghost_batch", ghost_batch, cure="the papers use 64")
     layers = {str(name): rows.sort_values("step") for name, rows in records.groupby("layer", sort=False)}
-    case = _Case(layers, recipe, target_epoch_angle, ghost_batch, epochs)
-    found = [finding for rule in _RULES for finding in rule(case)]
-    return sorted(found, key=lambda finding: ("problem", "warning", "note").index(finding.severity))
+    case = _Case(layers, silence, recipe, target_epoch_angle, ghost_batch, epochs)
+    rules = _RULES if recipe is None else (*_RULES, *_RULES_WITH_RECIPE)
+    found = [finding for rule in rules for finding in rule(case)]
+    order = ("problem", "warning", "note")
+    return sorted(found, key=lambda finding: (finding.name != NO_LAW, order.index(finding.severity)))
+
+
+def _no_law(case: _Case) -> Iterator[Finding]:
+    """Nothing was predicted, so that nothing can be out of order: whoever reads that all is well must know."""
+    if not case.layers or any(rows.predicted_step_angle.notna().any() for rows in case.layers.values()):
+        return
+    yield Finding(
+        NO_LAW,
+        "note",
+        None,
+        {"layers": len([name for name in case.layers if name != ALL])},
+        f"Theory is silent about this run: {case.silence or _reason_of_silence(case)}. Norms and angles were measured, "
+        "and nothing says whether they are as they should be.",
+    )
+
+
+def _reason_of_silence(case: _Case) -> str:
+    every = pd.concat(case.layers.values())
+    decay = every.weight_decay.dropna()
+    if len(decay) and not (decay > 0).any():
+        return "without weight decay there is no equilibrium to compare with"
+    if case.recipe is None:
+        return "no law is known for its optimizer and settings"
+    leak = root_mean_square(every.radial)
+    if leak > LEAK:
+        return (
+            f"no weight passes for scale-invariant, since the gradients have a share of {leak:.2g} along the weights "
+            "(isogon.check(model, inputs) says which weights are, and why not)"
+        )
+    return "for these settings no law is known"
+
+
+def _without_effect(case: _Case) -> Iterator[Finding]:
+    """A tensor to which the law would apply, were its gradient more than rounding noise."""
+    energies = {
+        name: root_mean_square(rows.unit_grad_sq**0.5)
+        for name, rows in case.layers.items()
+        if name != ALL and not rows.predicted_step_angle.notna().any()
+    }
+    lawful = [
+        root_mean_square(rows.unit_grad_sq**0.5)
+        for name, rows in case.layers.items()
+        if name != ALL and rows.predicted_step_angle.notna().any()
+    ]
+    if not lawful:
+        return
+    usual = float(np.median(lawful))
+    for name, energy in energies.items():
+        if 0 < energy < NOISE * usual:
+            yield Finding(
+                "without_effect",
+                "note",
+                name,
+                {"unit_gradient": energy, "usual": usual},
+                f"The gradient of {name} is rounding noise, {energy / usual:.1g} of the others': it seems to have no "
+                "effect, like a bias before a normalisation, and can be left out of the network.",
+            )
 
 
 def _diverged(case: _Case) -> Iterator[Finding]:
@@ -79,7 +145,8 @@ def _diverged(case: _Case) -> Iterator[Finding]:
         return
     measured = {step for rows in case.layers.values() for step in rows.step}
     losses = case.epochs[[name for name in ("loss", "train_loss") if name in case.epochs]]
-    bad = ~np.isfinite(losses.to_numpy(dtype=float)).all(axis=1)
+    numbers = losses.apply(pd.to_numeric, errors="coerce") if len(losses.columns) else losses
+    bad = ~np.isfinite(numbers.to_numpy(dtype=float)).all(axis=1)
     bad |= ~case.epochs["step"].isin(measured).to_numpy()
     if bad.any():
         first = int(case.epochs["epoch"].to_numpy()[bad].min())
@@ -95,13 +162,16 @@ def _diverged(case: _Case) -> Iterator[Finding]:
 
 def _early_decay(case: _Case) -> Iterator[Finding]:
     """The learning rate fell before equilibrium: the epochs missing, from the step angle just before the drop."""
+    recipe = _recipe_of(case)
     waits: dict[int, dict[str, float]] = {}
     about: dict[int, tuple[float, int]] = {}
     for name, rows in case.layers.items():
         for drop in drops(rows):
             about[drop.step] = drop.factor, drop.epoch
-            waits.setdefault(drop.step, {})[name] = _missing_epochs(case.recipe, drop.before)
-    for step, by_layer in sorted(waits.items()):
+            waits.setdefault(drop.step, {})[name] = _missing_epochs(recipe, drop.before)
+    for step, with_joint in sorted(waits.items()):
+        # `all` is the others together, and counts where it is alone.
+        by_layer = {name: epochs for name, epochs in with_joint.items() if name != ALL} or with_joint
         late = {name: epochs for name, epochs in by_layer.items() if epochs > 0}
         if not late:
             continue
@@ -231,7 +301,7 @@ def _frozen(case: _Case) -> Iterator[Finding]:
 
 def _near_bound(case: _Case) -> Iterator[Finding]:
     """ηλ near or above the bound at which the poles stop being real."""
-    recipe, worst = case.recipe, 0.0
+    recipe, worst = _recipe_of(case), 0.0
     for rows in case.layers.values():
         worst = max(worst, float(np.nan_to_num((rows.lr * rows.weight_decay).max())))
     try:
@@ -253,6 +323,7 @@ def _near_bound(case: _Case) -> Iterator[Finding]:
 
 def _overflow(case: _Case) -> Iterator[Finding]:
     """A norm that grows with a growing learning rate and no weight decay, on its way out of float32."""
+    recipe = _recipe_of(case)
     for name, rows in case.layers.items():
         known = rows[rows.norm.notna() & (rows.norm > 0)]
         if len(known) < 3 or float(known.weight_decay.max()) > 0 or not known.lr.iloc[-1] > 1.1 * known.lr.iloc[0]:
@@ -260,7 +331,7 @@ def _overflow(case: _Case) -> Iterator[Finding]:
         later = known.iloc[len(known) // 2 :]
         slope = float(np.polyfit(later.step.to_numpy(float), np.log(later.norm.to_numpy(float)), 1)[0])
         done = float(known.step.iloc[-1]) + 1
-        planned = (case.recipe.epochs or 0) * case.recipe.steps_per_epoch
+        planned = (recipe.epochs or 0) * recipe.steps_per_epoch
         left = (math.log(_FLOAT32_MAX) - math.log(float(known.norm.iloc[-1]))) / slope if slope > 0 else math.inf
         if left < max(planned - done, 10 * done):
             yield Finding(
@@ -276,7 +347,7 @@ def _overflow(case: _Case) -> Iterator[Finding]:
 
 def _ghost_batch(case: _Case) -> Iterator[Finding]:
     """A batch smaller than the ghost batch, so that the ghost batches are smaller than they should be."""
-    ghost, batch = case.ghost_batch, case.recipe.batch_size
+    ghost, batch = case.ghost_batch, _recipe_of(case).batch_size
     if ghost is not None and batch < ghost:
         yield Finding(
             "batch_below_ghost_batch",
@@ -288,14 +359,11 @@ def _ghost_batch(case: _Case) -> Iterator[Finding]:
         )
 
 
-_RULES: tuple[Callable[[_Case], Iterator[Finding]], ...] = (
-    _diverged,
-    _early_decay,
-    _weight_decay,
-    _unbalanced,
-    _radial_leak,
-    _frozen,
-    _near_bound,
-    _overflow,
-    _ghost_batch,
-)
+def _recipe_of(case: _Case) -> Recipe:
+    assert case.recipe is not None, "a rule that needs one stands in _RULES_WITH_RECIPE"
+    return case.recipe
+
+
+_Rule = Callable[[_Case], Iterator[Finding]]
+_RULES: tuple[_Rule, ...] = (_no_law, _diverged, _weight_decay, _unbalanced, _radial_leak, _without_effect, _frozen)
+_RULES_WITH_RECIPE: tuple[_Rule, ...] = (_early_decay, _near_bound, _overflow, _ghost_batch)

@@ -11,7 +11,8 @@ import pandas as pd
 #: a learning rate divided by at least this from one measured step to the next is a drop …
 DROP = 1.5
 # … where it had not fallen before for this share of the run: near its end a cosine, too, falls by any factor at once.
-_PHASE, _FALL = 1 / 6, 1e-3
+# A relative fall below the second counts as none, and so does growth below the third: exponential schedules grow.
+_PHASE, _FALL, _RISE = 1 / 6, 1e-3, 1.2
 # The share of a phase, at its end, over which angles are averaged, and the fewest rows for it.
 _TAIL, _LEAST_ROWS = 0.25, 5
 
@@ -27,7 +28,11 @@ class Drop:
 
 
 def drops(layer: pd.DataFrame) -> list[Drop]:
-    """The drops in the rows of one layer, each at the end of a phase; a rate that falls all the time has none."""
+    """The drops in the rows of one layer, each at the end of a phase; a smooth decay has none.
+
+    Before a drop the rate stays where it is for a while. A fall by less than a drop is the beginning of a smooth decay,
+    be it in steps of an epoch each, and whatever falls after it belongs to that.
+    """
     lr, steps = layer.lr.to_numpy(), layer.step.to_numpy()
     falls = np.flatnonzero(lr[1:] < (1 - _FALL) * lr[:-1]) + 1
     found, start, last_fall = [], 0, 0
@@ -35,7 +40,10 @@ def drops(layer: pd.DataFrame) -> list[Drop]:
         lasted, so_far = steps[end] - steps[last_fall], steps[end] - steps[0]
         last_fall = end
         factor = float(lr[end - 1] / lr[end]) if lr[end] > 0 else math.inf
-        if factor >= DROP and lasted >= _PHASE * so_far:
+        if factor < DROP:
+            break
+        level = end >= 2 and (1 - _FALL) * lr[end - 2] <= lr[end - 1] <= _RISE * lr[end - 2]
+        if level and lasted >= _PHASE * so_far:
             row = layer.iloc[end]
             found.append(Drop(int(row.step), int(row.epoch), factor, layer.iloc[start:end]))
             start = end

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from isogon.dynamics.rows import Tensors
-from isogon.errors import ArgumentError
-from isogon.symmetry import ScaleMap, check
+from isogon.errors import ArgumentError, first_line
+from isogon.symmetry import ExportError, ScaleMap, check
 
 
 def plain_name(name: str) -> str:
@@ -26,11 +26,17 @@ def plain_name(name: str) -> str:
     return ".".join(parts)
 
 
-def scale_map_of(model: nn.Module, inputs: Any) -> ScaleMap:
-    """`check` of the model; `inputs` is a tensor, a tuple of positional arguments or a mapping of named ones."""
-    if isinstance(inputs, Mapping):
-        return check(model, kwargs=inputs)
-    return check(model, *(inputs if isinstance(inputs, tuple | list) else (inputs,)))
+def scale_map_of(model: nn.Module, inputs: Any) -> tuple[ScaleMap | None, str | None]:
+    """`check` of the model, or None and the reason where it cannot be followed.
+
+    `inputs` is a tensor, a tuple of positional arguments or a mapping of named ones.
+    """
+    try:
+        if isinstance(inputs, Mapping):
+            return check(model, kwargs=inputs), None
+        return check(model, *(inputs if isinstance(inputs, tuple | list) else (inputs,))), None
+    except ExportError as error:
+        return None, f"isogon.check cannot follow this model ({first_line(error)})"
 
 
 def trained(model: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> dict[str, nn.Parameter]:
@@ -51,24 +57,29 @@ def trained(model: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> di
     return found
 
 
-def choose(parameters: Mapping[str, nn.Parameter], scale_map: ScaleMap | None) -> Tensors:
-    """What to watch of `parameters`.
+def choose(
+    parameters: Mapping[str, nn.Parameter], scale_map: ScaleMap | None, *, silence: str | None = None
+) -> Tensors:
+    """What to watch of `parameters`; `silence` is why theory says nothing about them, where that is known before.
 
     With a map: rows for the parameters invariant by themselves; `all` joins every parameter when the model is jointly
     invariant, else those. Without: rows for tensors of two or more dimensions, and the radial leak decides about `all`.
+    Where theory is silent: rows for tensors of two or more dimensions, all of which `all` joins.
     """
-    if scale_map is None:
-        own = {name for name, p in parameters.items() if p.dim() >= 2}
-    else:
-        own = {plain_name(name) for name in scale_map.invariant} & set(parameters)
-    jointly = scale_map is not None and scale_map.is_invariant
+    own: set[str] = set()
+    jointly = False
+    if scale_map is not None:
+        own, jointly = {plain_name(name) for name in scale_map.invariant} & set(parameters), scale_map.is_invariant
+        if not own and not jointly:
+            silence = f"no weight of this model is scale-invariant ({scale_map.explain().rstrip('.')})"
+    if not own and not jointly:
+        # A model of vectors alone is measured too.
+        own = {name for name, p in parameters.items() if p.dim() >= 2} or set(parameters)
     names = [name for name in parameters if jointly or name in own]
-    if not names:
-        what = "with a tensor of two or more dimensions" if scale_map is None else "with a scale-invariant parameter"
-        raise ArgumentError("model", what, list(parameters), "see isogon.check(model, inputs) for what breaks it")
     return Tensors(
         names=tuple(names),
         sizes=tuple(parameters[name].numel() for name in names),
         layers=np.array([name in own for name in names]),
         mapped=scale_map is not None,
+        silence=silence,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from isogon.dynamics.delivery import Delivery, Sink
 from isogon.dynamics.layers import choose, scale_map_of, trained
 from isogon.dynamics.merge import Part, merged
 from isogon.dynamics.records import joined, table
@@ -22,9 +23,6 @@ from isogon.dynamics.watch import Watch
 from isogon.errors import ArgumentError, IsogonError, check_whole
 from isogon.recipe import Recipe
 from isogon.symmetry import ScaleMap
-
-#: takes new rows as a table in the schema of `records.SCHEMA`
-Sink = Callable[[pd.DataFrame], Any]
 
 # Measured steps left on the device before they are fetched all the same, for epochs that hardly end.
 _MOST_WAITING = 1000
@@ -41,14 +39,17 @@ class Monitor:
         scale_map: which parameters are invariant, from `isogon.check`.
         inputs: an example of the model's input, to run `check` on: a tensor, a tuple, or a mapping of named arguments.
             With neither, every tensor of two or more dimensions is watched, and those whose radial leak is nil pass for
-            invariant.
+            invariant. Where `check` finds no invariant weight, or cannot follow the model, all are measured without
+            predictions, and `silence` says why.
         every_steps: measure one step in so many; an epoch's last step always. The others cost nothing to speak of.
         sinks: each is called with the new rows (a pandas table, in the schema of `records.SCHEMA`) when an epoch ends,
             on `flush` and on `close`. A sink may also have `open(run)`, called at once with a mapping (`recipe`,
             `layers`), `end_epoch(row)`, called with the row of the second table, `flush()`, called after those, and
-            `close()`. `records.RunFolder` is one.
+            `close()`. `records.RunFolder` is one. A sink that raises is warned of and does not end the training: what
+            it did not take waits, and is offered again.
         flush_epochs: False leaves the end of an epoch to go by without the sinks, which are told on `flush` and `close`
             alone: where epochs take a fraction of a second, making the rows of each would take longer.
+        strict_sinks: True raises what a sink raises, for loops that must not go past a row that was not written.
 
     >>> model = nn.Sequential(nn.Conv2d(3, 8, 3, bias=False), nn.BatchNorm2d(8), nn.Flatten(), nn.LazyLinear(10))
     >>> x, y = torch.randn(16, 3, 6, 6), torch.randint(0, 10, (16,))
@@ -75,19 +76,20 @@ class Monitor:
         every_steps: int = 10,
         sinks: Sequence[Sink] = (),
         flush_epochs: bool = True,
+        strict_sinks: bool = False,
     ) -> None:
         self.batch_size = check_whole("batch_size", batch_size, cure="count the samples of one optimizer step")
         self.samples = check_whole("samples", samples, cure="count the training samples")
         self.every_steps = check_whole("every_steps", every_steps, cure="1 measures every step")
         optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
-        self._sinks = _checked_sinks(sinks)
+        self._delivery = Delivery(sinks, strict=strict_sinks)
         self._flush_epochs = flush_epochs
-        self._untold: list[int] = []
+        #: why theory says nothing about this run; None where it does, or where that is left to the radial leak
+        self.silence: str | None = None
         #: False on the ranks that only train: rank 0 measures
         self.active = _rank() == 0
         self._by_hand = False
         self._tables: list[pd.DataFrame] = []
-        self._unsent: list[pd.DataFrame] = []
         self._epochs: dict[int, dict[str, Any]] = {}
         self._kept_back: list[Part] = []
         self._watches: list[Watch] = []
@@ -97,15 +99,16 @@ class Monitor:
         if not self.active:
             return
         if scale_map is None and inputs is not None:
-            scale_map = scale_map_of(model, inputs)
+            scale_map, self.silence = scale_map_of(model, inputs)
         parameters = trained(model, optimizers)
-        tensors = choose(parameters, scale_map)
+        tensors = choose(parameters, scale_map, silence=self.silence)
+        self.silence = tensors.silence
         self._maker = RowMaker(tensors, steps_per_epoch=self.samples / self.batch_size)
         for one in optimizers:
             self._watch(one, {name: parameters[name] for name in tensors.names}, tensors.names)
         self._say_what_has_no_law()
-        run = {"recipe": _recipe_fields(optimizers[0], self.batch_size, self.samples), "layers": self._maker.layers}
-        self._tell("open", run)
+        recipe = _recipe_fields(optimizers[0], self.batch_size, self.samples)
+        self._delivery.open({"recipe": recipe, "layers": self._maker.layers, "silence": self.silence})
 
     @property
     def records(self) -> pd.DataFrame:
@@ -156,18 +159,13 @@ class Monitor:
     def flush(self) -> None:
         """Send the rows that are ready to the sinks now, and those of epochs that have ended."""
         self._fetch()
-        unsent, self._unsent = self._unsent, []
-        if unsent:
-            rows = joined(unsent) if len(unsent) > 1 else unsent[0]
-            for sink in self._sinks:
-                sink(rows)
-        untold, self._untold = self._untold, []
-        for epoch in untold:
-            self._tell("end_epoch", self._epochs[epoch])
-        self._tell("flush")
+        self._delivery.flush()
 
     def close(self) -> None:
-        """Remove the hooks, send the last rows to the sinks and close those; `.records` can still be read."""
+        """Remove the hooks, send the last rows to the sinks and close those; `.records` can still be read.
+
+        What a sink did not take before is offered once more; a warning says what is missing then.
+        """
         watches, self._watches = self._watches, []
         if not watches:
             return
@@ -175,8 +173,7 @@ class Monitor:
         self._states = [watch.state() for watch in watches]
         for watch in watches:
             watch.close()
-        self.flush()
-        self._tell("close")
+        self._delivery.close()
 
     def __enter__(self) -> Self:
         return self
@@ -264,7 +261,7 @@ class Monitor:
         step = max(watch.steps for watch in self._watches) - 1
         row = {"epoch": epoch, "step": step, **self._epochs.get(epoch, {}), **metrics}
         self._epochs[epoch] = row
-        self._untold.append(epoch)
+        self._delivery.add_epoch(row)
         if self._flush_epochs:
             self.flush()
 
@@ -287,29 +284,18 @@ class Monitor:
             with np.errstate(all="ignore"):
                 rows = table(self._maker.rows(chunk))
             self._tables.append(rows)
-            self._unsent.append(rows)
+            self._delivery.add_rows(rows)
 
     def _say_what_has_no_law(self) -> None:
+        if self.silence is not None:
+            warnings.warn(f"Angles are measured without a law: {self.silence}.", stacklevel=3)
+            return
         strangers = sorted({type(watch.optimizer).__name__ for watch in self._watches if watch.kind is None})
         if strangers:
             warnings.warn(
                 f"No law is known for {', '.join(strangers)}: its weights are measured, predictions stay empty.",
                 stacklevel=3,
             )
-
-    def _tell(self, name: str, *args: Any) -> None:
-        """Call the method `name` of the sinks that have it."""
-        for sink in self._sinks:
-            method = getattr(sink, name, None)
-            if callable(method):
-                method(*args)
-
-
-def _checked_sinks(sinks: Sequence[Sink]) -> tuple[Sink, ...]:
-    for sink in sinks:
-        if not callable(sink):
-            raise ArgumentError("sinks", "callables that take a table of rows", sink, "give a function or a RunFolder")
-    return tuple(sinks)
 
 
 def _rank() -> int:

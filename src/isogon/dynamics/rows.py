@@ -24,13 +24,16 @@ ALL = "all"
 MEAN_STEPS = 200
 #: root mean square of the radial leak above which a weight does not pass for invariant
 LEAK = 0.01
+#: share of the other tensors' unit gradient, root mean square, below which a tensor's is taken for rounding noise: a
+#: bias before a normalisation has no effect, and its gradient is what rounding leaves
+NOISE = 1e-2
 
 Columns = dict[str, NDArray[Any] | pd.api.extensions.ExtensionArray]
 Bools = NDArray[np.bool_]
 # Sums to which a tensor without a gradient adds nothing.
 _OF_GRADIENT = ("grad_sq", "weight_dot_grad", "adjusted")
 # Arrays that a row maker carries from one chunk to the next.
-_REMEMBERED = ("leak_sq", "leaks", "energy_steps", "energies", "settled", "members", "last_rate")
+_REMEMBERED = ("leak_sq", "leaks", "unit_sq", "energy_steps", "energies", "settled", "members", "last_rate")
 
 
 @dataclass(frozen=True)
@@ -38,12 +41,14 @@ class Tensors:
     """What is watched, one entry a tensor: `layers` says which get rows of their own; all of them make up `all`.
 
     `mapped` is False where no scale map is at hand: then the radial leak decides what is joined and what is predicted.
+    `silence` is why nothing is predicted at all, None where something may be.
     """
 
     names: tuple[str, ...]
     sizes: tuple[int, ...]
     layers: Bools
     mapped: bool
+    silence: str | None = None
 
 
 class RowMaker:
@@ -57,6 +62,7 @@ class RowMaker:
         self.layers = [name for name, own in zip(tensors.names, tensors.layers, strict=True) if own] + [ALL]
         self._names = pd.Series(self.layers, dtype="str").array
         self._leak_sq, self._leaks = np.zeros(len(tensors.names)), np.zeros(len(tensors.names))
+        self._unit_sq = np.zeros(len(tensors.names))
         self._energy_steps, self._energies = np.zeros(0, dtype=np.int64), np.zeros((0, len(self.layers)))
         self._detector = Detector(len(self.layers))
         self._settled = np.zeros(len(self.layers), dtype=bool)
@@ -66,11 +72,16 @@ class RowMaker:
 
     def rows(self, chunk: Chunk) -> Columns:
         """The columns of the record, one entry a step and layer that the chunk has, each of its type there."""
-        members = self._members_at(chunk.sums)
+        lawful = self._lawful_at(chunk.sums)
+        members = self._members_at(lawful)
         sums = self._by_layer(chunk.sums, members)
         weight_sq = sums["weight_sq"]
         setting, lr, weight_decay = self._settings(chunk, members)
-        known = np.append(members[:, self.tensors.layers], np.ones((len(members), 1), dtype=bool), axis=1)
+        # A map says of all of them together that they are invariant; a guess holds while none of them leaks.
+        joint = np.full(len(lawful), self.tensors.silence is None)
+        if not self.tensors.mapped:
+            joint &= (lawful | ~members).all(axis=1)
+        known = np.append(lawful[:, self.tensors.layers], joint[:, None], axis=1)
         law = self._predictions(chunk, np.where(known, setting, -1))
         with np.errstate(divide="ignore", invalid="ignore"):
             effective_lr = lr / weight_sq
@@ -113,22 +124,50 @@ class RowMaker:
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Go on from `state`."""
         for name in _REMEMBERED:
-            setattr(self, f"_{name}", to_array(state[name]))
+            if name in state:  # states that isogon 0.1 saved lack some
+                setattr(self, f"_{name}", to_array(state[name]))
         self._tested_at = int(state["tested_at"])
         self._detector.load_state(state["detector"])
 
-    def _members_at(self, sums: Mapping[str, Floats]) -> Bools:
-        """Which tensors make up `all`: every one where a map chose them, else those that did not leak so far."""
+    def _lawful_at(self, sums: Mapping[str, Floats]) -> Bools:
+        """Of which tensors the law speaks at each step, by what was measured so far.
+
+        Of none where theory is silent. With a map, of those whose gradient is more than rounding noise; without one, of
+        those that did not leak.
+        """
         with np.errstate(divide="ignore", invalid="ignore"):
-            leak_sq = sums["weight_dot_grad"] ** 2 / (sums["weight_sq"] * sums["grad_sq"])
+            unit_sq = sums["weight_sq"] * sums["grad_sq"]
+            leak_sq = sums["weight_dot_grad"] ** 2 / unit_sq
         known = np.isfinite(leak_sq)
-        total = self._leak_sq + np.cumsum(np.where(known, leak_sq, 0.0), axis=0)
+        leaked = self._leak_sq + np.cumsum(np.where(known, leak_sq, 0.0), axis=0)
+        energy = self._unit_sq + np.cumsum(np.where(known, unit_sq, 0.0), axis=0)
         count = self._leaks + np.cumsum(known, axis=0)
-        if len(total):
-            self._leak_sq, self._leaks = total[-1], count[-1]
-        if self.tensors.mapped:
-            return np.ones(known.shape, dtype=bool)
-        return np.asarray((count > 0) & (total <= LEAK**2 * count))
+        if len(count):
+            self._leak_sq, self._unit_sq, self._leaks = leaked[-1], energy[-1], count[-1]
+        if self.tensors.silence is not None:
+            return np.zeros(known.shape, dtype=bool)
+        if not self.tensors.mapped:
+            return np.asarray((count > 0) & (leaked <= LEAK**2 * count))
+        mean = np.where(count > 0, energy / np.maximum(count, 1), 0.0)
+        # In a network of which every convolution has a bias, half of the tensors are such.
+        usual = np.quantile(mean, 0.75, axis=1, keepdims=True)
+        return np.asarray((count == 0) | (mean >= NOISE**2 * usual))
+
+    def _members_at(self, lawful: Bools) -> Bools:
+        """Which tensors make up `all`, the same at every step: all that a map chose, or, where theory is silent, all.
+
+        Without a map those that do not leak at the first step at which any does not: a member that leaks later takes
+        the law from `all`, and stays, since its norm must not jump.
+        """
+        if self.tensors.mapped or self.tensors.silence is not None:
+            return np.ones(lawful.shape, dtype=bool)
+        if not self._members.any():
+            first = np.flatnonzero(lawful.any(axis=1))
+            members = np.zeros(lawful.shape, dtype=bool)
+            if len(first):
+                members[first[0] :] = lawful[first[0]]
+            return members
+        return np.broadcast_to(self._members, lawful.shape)
 
     def _by_layer(self, sums: Mapping[str, Floats], members: Bools) -> dict[str, Floats]:
         """Each sum for the layers and, last, over the members of `all`; one without a gradient adds nothing to that."""

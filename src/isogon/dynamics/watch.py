@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import compress, count, repeat
-from operator import is_
+from itertools import chain, compress, count, repeat
+from operator import is_, itemgetter
 from typing import Any
 
 import numpy as np
@@ -77,7 +77,7 @@ class Watch:
         #: the parameter group of each tensor
         self.group_of = np.array([places[id(p)] for p in self._parameters])
         self._wanted, self._stepped = wanted, stepped
-        self._count = _parameter_count(optimizer)
+        self._known = [*_parameters_of(optimizer)]
         self._attempts = 0
         self._skipped: list[int] = []
         self._flags: list[tuple[int, torch.Tensor]] = []
@@ -94,9 +94,11 @@ class Watch:
         self.epoch = 0
         self._in_epoch = False
         self._epoch_first_step = 0
+        # Not traced where the optimizer's step is compiled: what the hooks do is for the host alone.
+        disable: Any = torch.compiler.disable
         self._handles = [
-            optimizer.register_step_pre_hook(self._before),
-            optimizer.register_step_post_hook(self._after),
+            optimizer.register_step_pre_hook(disable(self._before)),
+            optimizer.register_step_post_hook(disable(self._after)),
         ]
 
     @property
@@ -188,11 +190,15 @@ class Watch:
     # The two hooks are called at every step, few of which are measured: on the others they do next to nothing.
 
     def _before(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
-        count = _parameter_count(optimizer)
-        if count != self._count:
+        now = [*_parameters_of(optimizer)]
+        # By identity, and in C: this is done at every step.
+        if len(now) != len(self._known) or not all(map(is_, now, self._known)):
+            others = f"has {len(now)} parameters and had {len(self._known)}"
+            if len(now) == len(self._known):
+                others = "has other parameters than it had"
             raise ParametersChangedError(
-                f"{type(optimizer).__name__} has {count} parameters and had {self._count} when the monitor was made: "
-                "close the monitor and make a new one once all parameters are there."
+                f"{type(optimizer).__name__} {others} when the monitor was made: close the monitor and make a new one "
+                "once all parameters are there."
             )
         flag = getattr(optimizer, "found_inf", None)
         if flag is not None:
@@ -254,5 +260,5 @@ class Watch:
         )
 
 
-def _parameter_count(optimizer: torch.optim.Optimizer) -> int:
-    return sum(len(group["params"]) for group in optimizer.param_groups)
+def _parameters_of(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
+    return chain.from_iterable(map(itemgetter("params"), optimizer.param_groups))

@@ -113,6 +113,7 @@ class Trial:
                 every_steps=config.monitor_every,
                 sinks=[self._writer] if self._writer else [],
                 flush_epochs=False,
+                strict_sinks=True,
             )
         elif self._writer:
             self._writer.open({"recipe": config.recipe.to_dict(), "layers": []})

@@ -109,7 +109,7 @@ def summarise(path: str | os.PathLike[str], layers: Sequence[str] = ()) -> RunSu
     return RunSummary(
         name=str(about.get("name") or place.resolve().name),
         recipe=recipe,
-        findings=[] if recipe is None else findings(records, recipe, epochs=epochs),
+        findings=findings(records, recipe, silence=_text(about.get("silence")), epochs=epochs),
         layers=chosen,
         joint=ALL,
         lines=lines(records, chosen),
@@ -191,6 +191,10 @@ def _about(folder: Path) -> dict[str, Any]:
     from isogon.dynamics import read_run
 
     return read_run(folder)
+
+
+def _text(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
 
 
 def _recipe(fields: Any, place: Path) -> Recipe | None:
