@@ -10,7 +10,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Two test processes with two threads each on two cores are far slower than with one each.
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help setup demo test test-slow lint format types clean
+.PHONY: help setup demo test test-slow test-machines lint format types clean
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -34,6 +34,9 @@ test: setup lint types ## Everything CI checks: lint, format, types, tests, doct
 
 test-slow: setup ## The tests too slow for CI
 	$(BIN)/python -m pytest -n 2 -m slow
+
+test-machines: setup ## The numerical tests as other processors, with two threads, shuffled, with other seeds
+	$(BIN)/python tools/test_machines.py
 
 lint: setup
 	$(BIN)/ruff check .

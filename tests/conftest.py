@@ -1,15 +1,24 @@
-"""Shared by all tests: one thread each, the papers' folder where it is at hand, and exact products on a GPU."""
+"""Shared by all tests: one thread each, the papers' folder where it is at hand, and exact products on a GPU.
+
+`tools/test_machines.py` runs the numerical folders as other machines would, by three environment variables:
+ISOGON_TEST_THREADS, ISOGON_TEST_ORDER (a number that shuffles the tests) and ISOGON_TEST_SEED (a number added to every
+seed that a test gives to torch or numpy).
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import random
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 # Before numpy or torch start their thread pools: two processes with two threads each on two cores crawl.
 for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
-    os.environ[variable] = "1"
+    os.environ[variable] = os.environ.get("ISOGON_TEST_THREADS", "1")
 
+import numpy as np  # noqa: E402
 import pytest  # noqa: E402
 import torch  # noqa: E402
 from hypothesis import settings  # noqa: E402
@@ -18,6 +27,29 @@ settings.register_profile("isogon", deadline=None, derandomize=bool(os.environ.g
 settings.load_profile("isogon")
 
 ROOT = Path(__file__).parents[1]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    order = os.environ.get("ISOGON_TEST_ORDER")
+    if order:
+        random.Random(int(order)).shuffle(items)
+
+
+def _moved(seeded: Callable[..., Any], offset: int) -> Callable[..., Any]:
+    """`seeded` with `offset` added to the seed wherever a test calls it; the library's own calls stay as they are."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        if args and isinstance(args[0], int) and str(ROOT / "tests") in sys._getframe(1).f_code.co_filename:
+            args = (args[0] + offset, *args[1:])
+        return seeded(*args, **kwargs)
+
+    return call
+
+
+if os.environ.get("ISOGON_TEST_SEED"):
+    _OFFSET = int(os.environ["ISOGON_TEST_SEED"])
+    torch.manual_seed = _moved(torch.manual_seed, _OFFSET)
+    np.random.default_rng = _moved(np.random.default_rng, _OFFSET)
 
 
 @pytest.fixture(scope="session")

@@ -18,6 +18,17 @@ def settled_ratio(records, column: str, predicted: str, first_step: int) -> dict
     }
 
 
+def assert_tangent(records) -> None:
+    """Batch norm's ε = 1e-5 leaves a little: it turns neither with rounding nor with the processor.
+
+    In float64 as in float32 single layers leak 1e-6 at most (1e-8 with ε = 1e-7), `all` 2e-5 to 8e-5 in the root mean
+    square over seeds 0 to 6, and up to 1.1e-3 at single steps, since there layers of small variance count.
+    """
+    joint = records.layer == "all"
+    assert (records[~joint].radial.abs() < 1e-5).all()
+    assert np.sqrt((records[joint].radial ** 2).mean()) < 5e-4
+
+
 @pytest.mark.parametrize(("style", "nesterov", "weight_decay"), [("affine", False, 5e-3), ("plain", True, 1e-2)])
 def test_step_angles_and_norms_agree_with_theory_in_equilibrium(make_task, style, nesterov, weight_decay):
     """ηλ is raised so that equilibrium takes a hundred steps, 1/(4x'), and not tens of thousands.
@@ -37,7 +48,7 @@ def test_step_angles_and_norms_agree_with_theory_in_equilibrium(make_task, style
     assert late.in_equilibrium.mean() > 0.9
     last = records[records.step == 848].set_index("layer")
     assert np.allclose(last.norm, last.predicted_norm, rtol=0.1)
-    assert (records.radial.abs() < 1e-3).all()
+    assert_tangent(records)
 
 
 def test_equilibrium_is_lost_at_a_drop_of_the_learning_rate_and_the_angle_falls_short(make_task):

@@ -31,9 +31,11 @@ def test_degrees_and_names_are_those_of_cnn4(options):
     assert {name: str(degree) for name, degree in found.alone.items()} == {
         name: str(degree) for name, degree in wanted.alone.items()
     }
+    # In double precision: batch norm over few values multiplies rounding errors, by how much depends on the processor.
     coarse.load_state_dict(fine.state_dict())
+    coarse, fine, x = coarse.double(), fine.double(), x.double()
     means = x.unfold(2, 4, 4).unfold(3, 4, 4).mean((4, 5))
-    torch.testing.assert_close(coarse(x), fine(means))
+    torch.testing.assert_close(coarse(x), fine(means), rtol=1e-9, atol=1e-9)
 
 
 def test_what_tiny_trains_is_told_among_the_choices():
