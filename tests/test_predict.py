@@ -102,10 +102,43 @@ def test_the_table_has_a_row_an_epoch():
         ({"weight_decay": 0}, {"initial_norm": 1}, "unit_grad_sq must be given without weight decay"),
         ({"weight_decay": 0}, {"unit_grad_sq": 1}, "initial_norm must be given without weight decay"),
         ({}, {"initial_norm": -1}, "initial_norm must be"),
-        ({"epochs": 10**9}, {}, "predict fewer steps"),
+        ({"epochs": 10**9}, {}, "epochs must be a finite number at most 10000"),
+        ({"samples": 10**12, "epochs": 100}, {}, "predict fewer steps"),
+        ({}, {"initial_norm": 1e100}, "initial_norm must be"),
+        ({"lr": 1e200, "weight_decay": 1e-203}, {"initial_norm": 1.0}, "range of floating point"),
     ],
 )
 def test_bad_input_is_named(fields, arguments, match):
     recipe = Recipe(**{"lr": 0.1, "weight_decay": 1e-3, "batch_size": 1, "samples": 10, "epochs": 2, **fields})
     with pytest.raises(ArgumentError, match=match):
         predict.curves(recipe, **arguments)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adamw"])
+@pytest.mark.parametrize("kind", ["constant", "step", "cosine", "warmup"])
+def test_blocks_of_steps_give_what_single_steps_give(monkeypatch, optimizer, kind):
+    """20,000 steps in 500 blocks: exact where rates are constant, and near it where they change smoothly."""
+    recipe = Recipe(optimizer=optimizer, lr=0.1, weight_decay=5e-4, batch_size=50, samples=10_000, epochs=100)
+    schedule = {
+        "constant": None,
+        "step": schedules.step_decay(0.1, 5e-4, [9_999, 15_003]),
+        "cosine": schedules.cosine(0.1, 5e-4, 20_000),
+        "warmup": schedules.warmup(schedules.linear(0.1, 5e-4, 20_000), 1000),
+    }[kind]
+    single = predict.curves(recipe, schedule, initial_norm=2.0)
+    monkeypatch.setattr(predict, "_MOST_BLOCKS", 500)
+    monkeypatch.setattr(predict, "_MOST_LAWS", 60)
+    blocks = predict.curves(recipe, schedule, initial_norm=2.0)
+    for name in ("norm", "step_angle", "epoch_angle", "settled", "effective_lr"):
+        # The last epochs of a cosine run to nothing, where a block's middle says less of the whole.
+        one, other = getattr(single, name)[:-2], getattr(blocks, name)[:-2]
+        np.testing.assert_allclose(other, one, rtol=1e-6 if kind in ("constant", "step") and name == "norm" else 1e-2)
+
+
+def test_a_run_of_any_length_is_predicted_in_bounded_memory():
+    """A billion steps: one number a step would be 8 GB; and 10,000 epochs of a cosine, each with a law of its own."""
+    for samples, epochs in ((10**6, 1000), (10**8, 10_000), (1, 10_000)):
+        recipe = Recipe(lr=0.1, weight_decay=5e-4, batch_size=1, samples=samples, epochs=epochs)
+        run = predict.curves(recipe, schedules.cosine(0.1, 5e-4, samples * epochs))
+        assert len(run.norm) == epochs + 1
+        assert np.isfinite(run.epoch_angle[1:]).all()

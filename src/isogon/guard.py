@@ -7,7 +7,7 @@ import signal
 import sys
 import traceback
 from collections.abc import Callable
-from contextlib import suppress
+from typing import Any
 
 from isogon.errors import IsogonError, first_line, printable, without_secrets
 
@@ -26,7 +26,6 @@ def run_guarded(work: Callable[[], int], *, debug: bool = False, stopped: str | 
         sys.stdout.flush()
         return code
     except KeyboardInterrupt:
-        _ignore_interrupts()
         if stopped:
             _say(stopped)
         return INTERRUPTED
@@ -56,7 +55,22 @@ def _say(sentence: str) -> None:
     print(printable(without_secrets(" ".join(sentence.split()))), file=sys.stderr)
 
 
-def _ignore_interrupts() -> None:
-    """From here on the process only ends; a second Ctrl-C would interrupt Python's own way out."""
-    with suppress(ValueError):  # not in the main thread
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+def leave_at_second_interrupt() -> None:
+    """For a process of our own: the first Ctrl-C lets it end in order, the second ends it at once.
+
+    Nothing is lost by that, since what is on the disk is whole at any moment; and no traceback of Python's own way out
+    is printed.
+    """
+    came = False
+
+    def interrupt(number: int, frame: Any) -> None:
+        nonlocal came
+        if came:
+            if sys.stderr.isatty():
+                os.write(2, b"\x1b[?25h")  # a progress bar may have hidden the cursor
+            os._exit(INTERRUPTED)
+        came = True
+        raise KeyboardInterrupt
+
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a shell may have said to ignore it
+        signal.signal(signal.SIGINT, interrupt)

@@ -10,7 +10,6 @@ the exact solution over one step of the relaxation that the theory sheet iterate
 
 from __future__ import annotations
 
-import itertools
 import math
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
@@ -20,7 +19,7 @@ from numpy.typing import NDArray
 
 from isogon.errors import ArgumentError, check_number, check_whole
 from isogon.recipe import Recipe
-from isogon.schedules.curves import Floats, Schedule
+from isogon.schedules.curves import Floats, Schedule, constant
 from isogon.theory.equilibrium import norm_power
 from isogon.theory.motion import COUPLED, law, tuning_rate
 
@@ -29,7 +28,10 @@ if TYPE_CHECKING:
 
 # Stands for "no weight decay" where a limit x → 0 is wanted; the law is accurate down to it.
 _TINY_RATE = 1e-12
-_MOST_STEPS = 10**8
+#: rows and steps that are predicted at most, in half a second and some 100 MB
+_MOST_EPOCHS, _MOST_STEPS = 10_000, 10**12
+# Blocks of steps into which a run is cut, and different rates of which the law itself is asked.
+_MOST_BLOCKS, _MOST_LAWS = 200_000, 1000
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,7 @@ def curves(
     """
     if recipe.epochs is None:
         raise ArgumentError("epochs", "set in the recipe", None, "say how many epochs the run has")
+    check_number("epochs", recipe.epochs, high=_MOST_EPOCHS, cure="predict a part of the run")
     steps_per_epoch = recipe.steps_per_epoch
     total = check_whole(
         "epochs · samples / batch_size",
@@ -87,37 +90,61 @@ def curves(
         high=_MOST_STEPS,
         cure="predict fewer steps",
     )
+    plan: Schedule = constant(recipe.lr, recipe.weight_decay) if schedule is None else schedule
     ends = _epoch_ends(recipe.epochs, steps_per_epoch, total)
-    steps = np.arange(total)
-    if schedule is None:
-        lr, decay = np.full(total, recipe.lr), np.full(total, recipe.weight_decay)
-    else:
-        lr, decay = schedule.lr(steps), schedule.weight_decay(steps)
+    with np.errstate(all="ignore"):  # what leaves the range of floats is refused at the end
+        run = _predicted(recipe, plan, ends, *_scales(recipe, unit_grad_sq, initial_norm))
+    if not (np.isfinite(run.norm).all() and (run.norm > 0).all() and np.isfinite(run.effective_lr).all()):
+        rule = "such that norms stay within the range of floating point"
+        raise ArgumentError("lr, weight_decay and norms", rule, recipe.to_dict(), "use smaller numbers")
+    return run
 
+
+def _predicted(recipe: Recipe, schedule: Schedule, ends: NDArray[np.int64], energy: float, start: float) -> Curves:
+    """The curves at `ends`, from ‖w₀‖ = `start` and L = `energy`.
+
+    The run is cut into blocks of n steps, in each of which the rates are those of its middle: the relaxation over a
+    block is then exact, y ← y e^(−rn) + s (1 − e^(−rn))/r. A run of up to `_MOST_BLOCKS` steps has blocks of one step.
+    """
     power = norm_power(recipe.optimizer)
-    energy, start = _scales(recipe, unit_grad_sq, initial_norm)
+    edges = _block_edges(ends, schedule)
+    length = np.diff(edges).astype(np.float64)
+    middle = edges[:-1] + (length - 1) / 2
+    lr, decay = schedule.lr(middle), schedule.weight_decay(middle)
+    rate = power * np.asarray(_forgetting(recipe, lr, decay))
     source = _source(recipe.optimizer, energy, lr, recipe.momentum)
-    y = _relax(start**power, power * _forgetting(recipe, lr, decay), source)
+    y = _relax(start**power, rate, source, length)
     # x'·y*/y: the share of the direction forgotten in each step, x' itself in equilibrium
-    forgotten = source / (power * y[:-1])
-    step_angle, epoch_angle = _angles(recipe, lr * decay, forgotten, ends)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        settled = np.sqrt(np.where(lr * decay > 0, forgotten / _forgetting(recipe, lr, decay), np.nan))
+    forgotten = source / (power * _after(y[:-1], rate, source, (length - 1) / 2))
 
-    norm = y[ends] ** (1 / power)
     shown = np.maximum(ends - 1, 0)  # an epoch ends with its last step
-    effective = lr[shown] / norm**2
+    last = np.searchsorted(edges, shown, side="right") - 1
+    shown_lr, shown_decay = schedule.lr(shown), schedule.weight_decay(shown)
+    y_last = _after(y[last], rate[last], source[last], (shown - edges[last]).astype(np.float64))
+    forgotten_last = _source(recipe.optimizer, energy, shown_lr, recipe.momentum) / (power * y_last)
+    in_equilibrium = np.asarray(_forgetting(recipe, shown_lr, shown_decay))
+
+    starts = np.searchsorted(edges, ends[:-1])
+    steps = np.add.reduceat(length, starts)
+    step_angle, epoch_angle = _angles(
+        recipe,
+        np.add.reduceat(length * lr * decay, starts) / steps,
+        forgotten_last[1:],
+        np.add.reduceat(length * forgotten, starts) / steps,
+    )
+    norm = y[np.searchsorted(edges, ends)] ** (1 / power)
+    effective = shown_lr / norm**2
     return Curves(
-        epoch=ends / steps_per_epoch,
+        epoch=ends / recipe.steps_per_epoch,
         step=ends.astype(np.float64),
-        lr=lr[shown],
-        weight_decay=decay[shown],
+        lr=shown_lr,
+        weight_decay=shown_decay,
         norm=norm,
-        step_angle=step_angle,
-        epoch_angle=epoch_angle,
+        step_angle=np.append(np.nan, step_angle),
+        epoch_angle=np.append(np.nan, epoch_angle),
         effective_lr=effective,
-        effective_lr_epoch=effective * steps_per_epoch,
-        settled=settled[shown],
+        effective_lr_epoch=effective * recipe.steps_per_epoch,
+        settled=np.sqrt(np.where(shown_lr * shown_decay > 0, forgotten_last / in_equilibrium, np.nan)),
     )
 
 
@@ -131,7 +158,7 @@ def _scales(recipe: Recipe, unit_grad_sq: float | None, initial_norm: float | No
     """(L, ‖w₀‖), with the defaults that `curves` promises."""
     for name, value in (("unit_grad_sq", unit_grad_sq), ("initial_norm", initial_norm)):
         if value is not None:
-            check_number(name, value, low=0, low_open=True, cure="measure it, or leave it out")
+            check_number(name, value, low=1e-50, high=1e50, cure="measure it, or leave it out")
         elif recipe.weight_decay == 0:
             raise ArgumentError(name, "given without weight decay", None, "there is no equilibrium to count from")
     if recipe.weight_decay == 0:
@@ -155,10 +182,18 @@ def _source(optimizer: str, energy: float, lr: Floats, momentum: float) -> Float
     return np.asarray(2 * energy * (lr / (1 - momentum)) ** 2 if optimizer in COUPLED else energy * lr**2)
 
 
-def _relax(start: float, rate: Floats, source: Floats) -> Floats:
-    """y₀ … y_T of y ← y e^(−r) + s (1 − e^(−r))/r."""
-    kept = np.exp(-rate)
-    gained = np.divide(-np.expm1(-rate), rate, out=np.ones_like(rate), where=rate > 0) * source
+def _block_edges(ends: NDArray[np.int64], schedule: Schedule) -> NDArray[np.int64]:
+    """Where the blocks begin, and the run's end: at every epoch's end, at every phase's start, and evenly between."""
+    total = int(ends[-1])
+    even = np.linspace(0, total, min(total, _MOST_BLOCKS) + 1).round().astype(np.int64)
+    phases = np.array([step for step in getattr(schedule, "starts", ()) if step < total], dtype=np.int64)
+    return np.unique(np.concatenate([even, ends, phases]))
+
+
+def _relax(start: float, rate: Floats, source: Floats, length: Floats) -> Floats:
+    """y at the beginning of each block and at the end of the last."""
+    kept = np.exp(-rate * length)
+    gained = _gain(rate, length) * source
     y, out = start, [start]
     for keep, gain in zip(kept.tolist(), gained.tolist(), strict=True):
         y = y * keep + gain
@@ -166,23 +201,36 @@ def _relax(start: float, rate: Floats, source: Floats) -> Floats:
     return np.array(out)
 
 
-def _angles(recipe: Recipe, intrinsic_lr: Floats, forgotten: Floats, ends: NDArray[np.int64]) -> tuple[Floats, Floats]:
+def _after(y: Floats, rate: Floats, source: Floats, steps: Floats) -> Floats:
+    """y after so many steps of a block that begins with `y`."""
+    return np.asarray(y * np.exp(-rate * steps) + _gain(rate, steps) * source)
+
+
+def _gain(rate: Floats, steps: Floats) -> Floats:
+    """(1 − e^(−rn))/r, n without weight decay."""
+    return np.divide(-np.expm1(-rate * steps), rate, out=np.array(steps, dtype=np.float64), where=rate > 0)
+
+
+def _angles(recipe: Recipe, intrinsic_lr: Floats, at_end: Floats, mean: Floats) -> tuple[Floats, Floats]:
     """Step angle at the end of each epoch and angle over it: the law of equilibrium, its exponent scaled by y*/y.
 
-    With x̄ the mean of ηλ over the epoch, 1 − cos Δ = (1 − ρ₁(x̄))·(y*/y) and cos Δθ = ρ_k(x̄)^(mean of y*/y).
+    With x̄ the mean of ηλ over the epoch, 1 − cos Δ = (1 − ρ₁(x̄))·(y*/y) and cos Δθ = ρ_k(x̄)^(mean of y*/y); `at_end`
+    and `mean` are x'·y*/y at the epoch's last step and over the epoch.
     """
-    step_angle, epoch_angle = np.full(len(ends), np.nan), np.full(len(ends), np.nan)
-    known: dict[float, tuple[float, float]] = {}
-    for index, (first, last) in enumerate(itertools.pairwise(ends), start=1):
-        x = max(float(np.mean(intrinsic_lr[first:last])), _TINY_RATE)
-        if x not in known:
-            known[x] = _turning(recipe, x)
-        per_step, per_epoch = known[x]
-        loss = min(1.0, per_step * forgotten[last - 1])  # a step at right angles to w never turns it by more than 90°
-        step_angle[index] = 2 * math.asin(math.sqrt(loss / 2))
-        loss = -math.expm1(-per_epoch * float(np.mean(forgotten[first:last])))
-        epoch_angle[index] = 2 * math.asin(math.sqrt(loss / 2))
-    return step_angle, epoch_angle
+    per_step, per_epoch = _turnings(recipe, np.maximum(intrinsic_lr, _TINY_RATE))
+    loss = np.minimum(1.0, per_step * at_end)  # a step at right angles to w never turns it by more than 90°
+    step_angle = 2 * np.arcsin(np.sqrt(loss / 2))
+    return step_angle, 2 * np.arcsin(np.sqrt(-np.expm1(-per_epoch * mean) / 2))
+
+
+def _turnings(recipe: Recipe, x: Floats) -> tuple[Floats, Floats]:
+    """`_turning` at each intrinsic learning rate; of very many, at so many between which lines do."""
+    known, place = np.unique(x, return_inverse=True)
+    nodes = known if len(known) <= _MOST_LAWS else np.geomspace(known[0], known[-1], _MOST_LAWS)
+    found = np.array([_turning(recipe, float(node)) for node in nodes])
+    if len(nodes) < len(known):
+        found = np.stack([np.interp(np.log(known), np.log(nodes), column) for column in found.T], axis=1)
+    return found[place, 0], found[place, 1]
 
 
 def _turning(recipe: Recipe, x: float) -> tuple[float, float]:

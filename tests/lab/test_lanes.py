@@ -11,7 +11,9 @@ import torch
 
 from isogon.errors import ArgumentError
 from isogon.lab import lane_group, lanes, train
-from isogon.lab.lane_group import can_stack
+from isogon.lab.engines import TrainingJob
+from isogon.lab.graphed import why_no_graph
+from isogon.lab.lane_group import why_one_by_one
 from isogon.lab.trial import Trial
 
 CUDA = pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA"))
@@ -41,7 +43,7 @@ def test_on_a_cpu_lanes_end_as_alone(make_config):
     """Float64, up to 50 steps; two lanes at once, so that configs are refilled, and one has other batches."""
     configs = mixed(make_config, precision="float64", batch_size=20)
     configs[3] = make_config(precision="float64", batch_size=40, samples=150, last_batch="keep")
-    assert can_stack(Trial(configs[0]))
+    assert why_one_by_one(Trial(configs[0]), torch.device("cpu")) is None
     assert max(config.steps for config in configs) == 50
     for run, config in zip(lanes(configs, device="cpu", at_once=3), configs, strict=True):
         assert run.config == config
@@ -108,12 +110,53 @@ def test_lanes_that_were_stopped_go_on(make_config, tmp_path, device, monkeypatc
 
 def test_what_cannot_be_stacked_is_trained_in_turn(make_config):
     """Large images, chance in the network, parts of batches."""
-    assert not can_stack(Trial(make_config(data="fashion-mini")))
-    assert not can_stack(Trial(make_config(precision="bfloat16")))
-    assert not can_stack(Trial(make_config(micro_batch=25)))
+    reasons = {
+        "convolutions over 28×28 pixels": make_config(data="fashion-mini"),
+        "bfloat16": make_config(precision="bfloat16"),
+        "micro batches": make_config(micro_batch=25),
+    }
+    for reason, config in reasons.items():
+        assert reason in why_one_by_one(Trial(config), torch.device("cpu"))
     configs = [make_config(data="fashion-mini", epochs=1, seed=seed) for seed in range(2)]
-    for run, config in zip(lanes(configs, device="cpu"), configs, strict=True):
+    with pytest.warns(UserWarning, match="Lanes train one by one: convolutions over 28×28 pixels are faster so"):
+        runs = lanes(configs, device="cpu")
+    for run, config in zip(runs, configs, strict=True):
         assert_alike(run, train(config, device="cpu"), rtol=1e-12)
+
+
+def test_why_a_step_is_not_recorded(make_config):
+    """The reason that a GPU's lanes give, told here of trials on a CPU whose device is all that is changed."""
+    reasons = {
+        "only SGD is recorded, and this is AdamW": make_config(optimizer="adamw", lr=1e-3, weight_decay=0.1),
+        "micro batches": make_config(micro_batch=25),
+        "not in float32": make_config(precision="float64"),
+    }
+    for reason, config in reasons.items():
+        trial = Trial(config)
+        assert why_no_graph(trial) == "it runs on a cpu device"
+        trial.device = torch.device("cuda")
+        assert reason in why_no_graph(trial)
+    trial = Trial(make_config())
+    trial.device = torch.device("cuda")
+    assert why_no_graph(trial) is None
+
+
+@pytest.mark.parametrize("device", [CUDA])
+def test_lanes_that_gain_nothing_say_so(make_config, device):
+    configs = [make_config(optimizer="adamw", lr=1e-3, epochs=1, seed=seed) for seed in range(2)]
+    with pytest.warns(UserWarning, match="Lanes go step by step and gain nothing: .*only SGD is recorded"):
+        lanes(configs, device=device)
+
+
+def test_lanes_of_which_one_fails_go_on_one_by_one_and_say_why(make_config, tmp_path):
+    """In a worker of the engine: the one with impossible data fails, the others end."""
+    configs = tuple(make_config(epochs=1, seed=seed) for seed in range(2))
+    impossible = make_config(epochs=1, seed=2, samples=5000, batch_size=2500)
+    heard = []
+    with pytest.warns(UserWarning, match="Lanes train one by one, since one of them failed .*training samples"):
+        TrainingJob((*configs, impossible), str(tmp_path), "cpu").work(lambda *news: heard.append(news))
+    ends = {key: kind for kind, key, _ in heard if kind != "epoch"}
+    assert ends == {configs[0].key: "ended", configs[1].key: "ended", impossible.key: "failed"}
 
 
 def test_only_lanes_of_one_network_and_all_different(make_config):

@@ -15,7 +15,7 @@ import torch
 from torch import distributed
 
 from isogon.files import read_json
-from isogon.guard import run_guarded
+from isogon.guard import leave_at_second_interrupt, run_guarded
 from isogon.lab.config import Config
 from isogon.lab.runs import Run
 from isogon.lab.training import train
@@ -53,4 +53,5 @@ def _train_as_a_rank(config: Config, out: str) -> Run:
 
 
 if __name__ == "__main__":
+    leave_at_second_interrupt()
     sys.exit(main(sys.argv[1:]))

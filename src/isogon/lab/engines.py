@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import traceback
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import pandas as pd
 
-from isogon.errors import ArgumentError
+from isogon.errors import ArgumentError, first_line
 from isogon.files import write_whole
 from isogon.lab.config import Config
 from isogon.lab.disk_space import DiskFullError, full_disk
@@ -140,8 +141,10 @@ class TrainingJob:
                 for run in lanes(self.configs, self.out, device=self.device, report=report):
                     say("ended", run.config.key, run.status)
                 return
-            except Exception:  # one of them; alone, each goes on from its checkpoint and only that one fails
-                pass
+            except Exception as error:  # one of them; alone, each resumes from its checkpoint and only that one fails
+                if full_disk(error, self.out) is None:
+                    reason = f"{type(error).__name__}: {first_line(error)}"
+                    warnings.warn(f"Lanes train one by one, since one of them failed ({reason}).", stacklevel=2)
         for config in self.configs:
             place = os.path.join(self.out, config.name)
             try:

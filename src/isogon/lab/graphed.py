@@ -36,9 +36,11 @@ class GraphedTrial:
         self._step = 0
         self._in_epoch = False
         self._recording: _Recording | None = None
-        self._usable = can_graph(trial) and self._full_steps > 0
-        #: why no graph is used, where one could be
-        self.refused: str | None = None
+        #: why no graph is used; None where one is, or will be
+        self.refused = why_no_graph(trial)
+        if self.refused is None and self._full_steps == 0:
+            self.refused = "an epoch has no full batch"
+        self._usable = self.refused is None
         # Copies made on another stream must have arrived.
         torch.cuda.synchronize(trial.device)
 
@@ -192,17 +194,21 @@ def _tensors(trial: Trial) -> list[torch.Tensor]:
     return [*trial.model.parameters(), *trial.model.buffers(), *buffers, trial.sums]
 
 
-def can_graph(trial: Trial) -> bool:
-    """Whether a step of the trial is the same work every time, and nobody looks between two.
+def why_no_graph(trial: Trial) -> str | None:
+    """Why a step of the trial cannot be recorded; None where it can.
 
-    So it is with SGD, a momentum that stays, and no chance in the network.
+    It can where it is the same work every time and nobody looks between two: with SGD, a momentum that stays, and
+    nothing random in the network.
     """
-    return (
-        trial.device.type == "cuda"
-        and isinstance(trial.optimizer, torch.optim.SGD)
-        and not isinstance(trial.driver.exponential, SgdwForm)
-        and not trial.draws
-        and trial.config.micro_batch is None
-        and not trial.config.turns
-        and all(p.dtype == torch.float32 for p in trial.model.parameters())
-    )
+    reasons = {
+        f"it runs on a {trial.device.type} device": trial.device.type != "cuda",
+        f"only SGD is recorded, and this is {type(trial.optimizer).__name__}": not isinstance(
+            trial.optimizer, torch.optim.SGD
+        ),
+        "its schedule changes the momentum": isinstance(trial.driver.exponential, SgdwForm),
+        "the network is random, for example by dropout": trial.draws,
+        "it adds gradients up over micro batches": trial.config.micro_batch is not None,
+        "it measures angles over several steps": bool(trial.config.turns),
+        "its weights are not in float32": any(p.dtype != torch.float32 for p in trial.model.parameters()),
+    }
+    return next((reason for reason, holds in reasons.items() if holds), None)

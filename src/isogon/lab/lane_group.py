@@ -88,8 +88,11 @@ def lanes(
             yield opened[config.key]
 
     sample = Trial(waiting[0]) if waiting else None
-    # Lanes that draw from torch's one generator would not draw what each would alone.
-    if sample is None or sample.draws or (device.type == "cpu" and (len(waiting) == 1 or not can_stack(sample))):
+    reason = why_one_by_one(sample, device) if sample is not None and len(waiting) > 1 else None
+    if reason is not None:
+        warnings.warn(f"Lanes train one by one: {reason}.", stacklevel=2)
+    # One alone needs no lane on a CPU; on a GPU its steps are recorded all the same.
+    if sample is None or reason is not None or sample.draws or (device.type == "cpu" and len(waiting) == 1):
         ended = _in_turn(waiting, places, device, report)
     else:
         at_once = min(at_once or _most_at_once(sample, device), len(waiting))
@@ -180,7 +183,10 @@ class _Memory:
         lane.begin()
         if lane.refused is not None and not self._told_of_refusal:
             self._told_of_refusal = True
-            warnings.warn(f"Lanes go step by step, since a step cannot be recorded: {lane.refused}.", stacklevel=2)
+            warnings.warn(
+                f"Lanes go step by step and gain nothing, since a step cannot be recorded: {lane.refused}.",
+                stacklevel=2,
+            )
         after, _ = torch.cuda.mem_get_info(trial.device)
         self._largest = max(self._largest, before - after)
         return lane
@@ -243,12 +249,21 @@ def _step_together(work: Sequence[tuple[Trial, Batch]]) -> None:
             trial.step()
 
 
-def can_stack(trial: Trial) -> bool:
-    """Whether stacked networks are possible and faster: no chance in the network, small images or no convolution."""
+def why_one_by_one(trial: Trial, device: torch.device) -> str | None:
+    """Why lanes like `trial` are not computed together; None where they are.
+
+    On a CPU networks are stacked where that is possible and faster: small images, or no convolution.
+    """
+    if trial.draws:  # lanes that draw from torch's one generator would not draw what each would alone
+        return "the network is random, for example by dropout"
+    if device.type != "cpu":
+        return None
     height, width = trial.data.image_size
-    convolutions = any(isinstance(module, nn.Conv2d) for module in trial.model.modules())
-    possible = not trial.draws and trial.config.micro_batch is None and trial.config.precision != "bfloat16"
-    return possible and trial.device.type == "cpu" and (height * width <= _MOST_PIXELS or not convolutions)
+    if height * width > _MOST_PIXELS and any(isinstance(module, nn.Conv2d) for module in trial.model.modules()):
+        return f"convolutions over {height}×{width} pixels are faster so on a CPU"
+    if trial.config.micro_batch is not None:
+        return "they add gradients up over micro batches"
+    return "stacked networks do not compute in bfloat16" if trial.config.precision == "bfloat16" else None
 
 
 def check_alike(configs: Sequence[Config]) -> None:

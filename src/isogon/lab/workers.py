@@ -103,9 +103,10 @@ class _Worker:
 
     def __init__(self, context: Any) -> None:
         self.connection, theirs = context.Pipe()
-        # No daemon: a job may have processes of its own, those of a DataLoader say.
+        # No daemon: a job may have processes of its own, for example those of a DataLoader.
         self.process: BaseProcess = context.Process(target=_work, args=(theirs,), daemon=False)
-        self.process.start()
+        with _interrupts_held_back():
+            self.process.start()
         theirs.close()
         self.tries = 0
 
@@ -118,6 +119,22 @@ class _Worker:
         self.process.terminate()
         self.process.join()
         self.connection.close()
+
+
+@contextmanager
+def _interrupts_held_back() -> Iterator[None]:
+    """Ctrl-C is for the driver: a process inherits what is blocked, so that it reaches no worker even at its start.
+
+    One that comes meanwhile reaches the driver afterwards.
+    """
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _after_a_death(worker: _Worker, waiting: deque[tuple[Any, int]], heard: Say) -> None:

@@ -145,7 +145,7 @@ def step_decay(lr: float, weight_decay: float, milestones: Sequence[int], factor
     >>> step_decay(0.1, 5e-4, [100, 200], 10).lr([0, 99, 100, 250]).tolist()
     [0.1, 0.1, 0.01, 0.001]
     """
-    check_number("factor", factor, low=0, low_open=True, cure="a factor of 10 divides by 10")
+    check_number("factor", factor, low=1e-6, high=1e6, cure="a factor of 10 divides by 10")
     starts = [0, *milestones]
     if any(later <= earlier for earlier, later in itertools.pairwise(starts)):
         raise ArgumentError("milestones", "increasing steps above 0", list(milestones), "put them in order")

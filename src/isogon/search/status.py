@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,11 +9,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from isogon.errors import ArgumentError, IsogonError, first_line
+from isogon.errors import ArgumentError, IsogonError, check_choice, check_number, first_line
+from isogon.files import read_json
 from isogon.search.ledger import Row, Status, rows_of
 from isogon.search.outcome import OUTCOME
 from isogon.search.storage import as_template, engine_settings, with_driver
-from isogon.search.study import Study
+from isogon.search.study import SOLVABLE, Study
 from isogon.search.study_folder import DATABASE, STUDY, storage_of
 
 STATUSES: tuple[Status, ...] = ("finished", "running", "waiting", "diverged", "failed", "pruned")
@@ -36,17 +36,11 @@ class Progress:
     def read(cls, folder: str | os.PathLike[str]) -> Progress:
         place = Path(folder)
         try:
-            study = Study.made(json.loads((place / STUDY).read_text(encoding="utf-8")))
-        except (OSError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or str(error).rstrip(".")
-            raise ArgumentError("study folder", "one that isogon search has begun", str(folder), reason) from None
-        answer = place / OUTCOME
-        return cls(
-            folder=place,
-            study=study,
-            rows=_rows(study, place),
-            answer=json.loads(answer.read_text(encoding="utf-8")) if answer.exists() else None,
-        )
+            study = Study.made(read_json(place / STUDY, STUDY))
+        except IsogonError as error:
+            rule, reason = "one that isogon search has begun", str(error).rstrip(".")
+            raise ArgumentError("study folder", rule, str(folder), reason) from None
+        return cls(folder=place, study=study, rows=_rows(study, place), answer=_answer(place / OUTCOME))
 
     def groups(self) -> dict[tuple[float, int, str], list[Row]]:
         """The trials by fraction, samples and purpose, in the order in which they were planned."""
@@ -80,6 +74,21 @@ class Progress:
             return None
         score = top.pop("score")
         return {**top, self.study.task.metric: self.study.task.score(score)}
+
+
+def _answer(file: Path) -> dict[str, Any] | None:
+    """What `outcome.json` says, once it is there."""
+    if not file.exists():
+        return None
+    try:
+        answer = read_json(file, OUTCOME)
+        low, high = answer["interval"]
+        for number in (answer[check_choice("unknown", answer["unknown"], SOLVABLE)], low, high):
+            check_number("answer", number, cure="")
+    except (IsogonError, KeyError, TypeError, ValueError):
+        cure = "the command that made it writes it again"
+        raise ArgumentError("study folder", f"one whose {OUTCOME} can be read", str(file.parent), cure) from None
+    return answer
 
 
 def counts(rows: Sequence[Row]) -> dict[str, int]:

@@ -28,8 +28,8 @@ def opened(study: Study, folder: Path, tell: Tell) -> Iterator[Ledger]:
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # a study is nobody else's business, unless one says so
         lock = FolderLock(folder)
-    except OSError as error:
-        raise ArgumentError("out", "a folder to write in", str(folder), first_line(error)) from error
+    except (OSError, ValueError) as error:
+        raise _not_ours(folder, error) from error
     try:
         remove_leftovers(folder)
         ledger = _ledger(study, folder, tell)
@@ -48,11 +48,22 @@ def forget(study: Study, folder: Path) -> None:
     if folder.exists():
         if not (folder / STUDY).exists() and any(folder.iterdir()):
             raise StudyChangedError(f"{folder} holds something else than a study: choose another folder.")
-        FolderLock(folder).release()  # not under the feet of another process
+        try:
+            FolderLock(folder).release()  # not under the feet of another process
+        except OSError as error:
+            raise _not_ours(folder, error) from error
     if study.run.storage != "sqlite":
         Ledger.delete(*storage_of(study, folder), driver=_driver(_identity(folder)))
     if folder.exists():
-        shutil.rmtree(folder)
+        try:
+            shutil.rmtree(folder)
+        except OSError as error:
+            raise _not_ours(folder, error) from error
+
+
+def _not_ours(folder: Path, error: Exception) -> ArgumentError:
+    reason = getattr(error, "strerror", None) or first_line(error)
+    return ArgumentError("out", "a folder to write in", str(folder), f"{reason}; choose another")
 
 
 def storage_of(study: Study, folder: Path) -> tuple[str, str]:

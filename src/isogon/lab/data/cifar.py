@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import lzma
 import pickle
 import tarfile
 import zlib
@@ -19,7 +20,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from isogon.errors import first_line
 from isogon.lab.data.arrays import Arrays, DamagedDataError, MissingDataError, checked_arrays
+from isogon.lab.data.unpacking import check_unpacked_size
 
 SIZE = 32
 PIXELS = 3 * SIZE * SIZE
@@ -199,12 +202,15 @@ def _unpacked(archive: Path, files: tuple[str, ...], wanted: CifarSet) -> list[b
     try:
         with tarfile.open(fileobj=io.BytesIO(packed), mode="r:*") as tar:
             for member in tar:
+                check_unpacked_size(archive, member.size, len(packed))
                 name = Path(member.name).name
                 if name in files and member.isfile():
                     content = tar.extractfile(member)
                     found[name] = content.read() if content else b""
-    except (tarfile.TarError, EOFError, zlib.error, OSError) as error:
-        raise DamagedDataError(archive, f"it does not unpack ({error})") from error
+    except (tarfile.TarError, EOFError, OSError, ValueError, zlib.error, lzma.LZMAError) as error:
+        if isinstance(error, DamagedDataError):
+            raise
+        raise DamagedDataError(archive, f"it does not unpack ({first_line(error)})") from error
     lacking = [name for name in files if name not in found]
     if lacking:
         raise DamagedDataError(archive, f"it lacks {', '.join(lacking)}")

@@ -5,6 +5,8 @@ All images are decoded into memory as RGB: N × 3 × size × size bytes, which i
 
 from __future__ import annotations
 
+import re
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,9 +15,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from isogon.errors import ArgumentError
+from isogon.errors import ArgumentError, first_line
 from isogon.lab.data.arrays import Arrays, DamagedDataError, MissingDataError, checked_arrays, needed_package
+from isogon.lab.data.unpacking import check_memory
 
+#: pixels of an image's side at most, when it is resized, and of an image in a file
+_MOST_SIDE, _MOST_PIXELS = 2048, 2**26
 SUFFIXES = {".jpg", ".jpeg", ".png", ".bmp", ".ppm", ".webp"}
 
 
@@ -97,7 +102,8 @@ def _words(folder: Path, ids: Sequence[str]) -> tuple[str, ...]:
 def _images_in(folder: Path) -> list[Path]:
     if not folder.is_dir():
         return []
-    return sorted(path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES)
+    # A pipe would make the reader wait for ever.
+    return sorted(path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES and path.is_file())
 
 
 def _decoded(paths: Sequence[Path], size: int | None, exactly: int | None = None) -> NDArray[np.uint8]:
@@ -106,12 +112,17 @@ def _decoded(paths: Sequence[Path], size: int | None, exactly: int | None = None
     images: NDArray[np.uint8] | None = None
     for place, path in enumerate(paths):
         try:
-            with pillow.open(path) as opened:
-                picture = opened.convert("RGB")
-        except (OSError, SyntaxError, ValueError) as error:  # whatever Pillow raises for broken files
-            raise DamagedDataError(path, f"it does not decode ({error})") from error
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", pillow.DecompressionBombWarning)
+                with pillow.open(path) as opened:
+                    if opened.width * opened.height > _MOST_PIXELS:
+                        raise ValueError(f"it has {opened.width}×{opened.height} pixels")
+                    picture = opened.convert("RGB")
+        except Exception as error:  # Pillow raises whatever a broken file leads to
+            raise DamagedDataError(path, f"it does not decode ({first_line(error)})") from error
         pixels = np.asarray(_fitted(picture, size, pillow) if size else picture).transpose(2, 0, 1)
         if images is None:
+            check_memory(path.parent, len(paths) * pixels.size)
             images = np.empty((len(paths), *pixels.shape), np.uint8)
         if pixels.shape != images.shape[1:] or (exactly and pixels.shape[1:] != (exactly, exactly)):
             raise DamagedDataError(
@@ -144,6 +155,7 @@ def split_size(text: str) -> tuple[str, int | None]:
     if not mark:
         return path, None
     key, _, number = option.partition("=")
-    if key != "size" or not number.isdecimal() or int(number) < 1:
-        raise ArgumentError("name", "imagefolder:PATH or imagefolder:PATH?size=PIXELS", text, "write ?size=64, say")
+    if key != "size" or not re.fullmatch("[0-9]{1,4}", number) or not 1 <= int(number) <= _MOST_SIDE:
+        rule = f"imagefolder:PATH or imagefolder:PATH?size=PIXELS with 1 to {_MOST_SIDE} pixels"
+        raise ArgumentError("name", rule, text, "write ?size=64, for example")
     return path, int(number)

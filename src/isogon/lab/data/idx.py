@@ -6,9 +6,7 @@ number, then the values.
 
 from __future__ import annotations
 
-import gzip
 import math
-import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isogon.lab.data.arrays import Arrays, DamagedDataError, MissingDataError, checked_arrays
+from isogon.lab.data.unpacking import unpacked
 
 FILES = tuple(f"{part}-{kind}-ubyte" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1"))
 
@@ -61,13 +60,11 @@ def read_idx_set(wanted: IdxSet, root: Path) -> Arrays:
 
 def read_idx(path: Path) -> NDArray[np.uint8]:
     """The array in one idx file; its length must be exactly what its header promises."""
-    try:
-        content = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise DamagedDataError(path, f"it does not unpack ({error})") from error
+    content = unpacked(path, path.read_bytes(), "gz") if path.suffix == ".gz" else path.read_bytes()
     dimensions = content[3] if len(content) > 3 else 0
     values = 4 + 4 * dimensions
-    if content[:3] != b"\0\0\x08" or len(content) < values:
+    # Labels have one dimension, images three.
+    if content[:3] != b"\0\0\x08" or len(content) < values or not 1 <= dimensions <= 3:
         raise DamagedDataError(path, "it does not start as an idx file of bytes does")
     shape = tuple(int(length) for length in np.frombuffer(content[4:values], ">u4"))
     if len(content) - values != math.prod(shape):
