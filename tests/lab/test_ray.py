@@ -28,10 +28,10 @@ import pytest
 import torch
 
 from isogon.errors import ArgumentError, IsogonError, MissingExtraError
-from isogon.lab import RaySettings, Run, run_all, train
+from isogon.lab import RaySettings, Run, ray_session, run_all, train
 from isogon.lab.engines import TrainingJob
 from isogon.lab.ray_pool import _after_a_death, _Attempt, _pass_on, work_through_on_ray
-from isogon.lab.ray_session import _connect, ray_kept
+from isogon.lab.ray_session import _connect, _start_time, ray_kept, remove_leftover_clusters
 from isogon.lab.ray_task import Driver, work_and_tell
 
 pytest.importorskip("ray", reason="Ray is not installed")
@@ -182,6 +182,8 @@ def cluster():
                 with pytest.MonkeyPatch.context() as now:
                     now.setattr(tempfile, "tempdir", str(folder))
                     now.setattr(os, "sched_getaffinity", lambda process: {0})
+                    # Nodes that join it cannot come from the loopback address; see the test of a cluster that is ours.
+                    now.setattr(ray_session, "_listen_on_loopback", lambda undo: None)
                     ray = connect(RaySettings(address="local"))
                 started = Cluster(ray.get_runtime_context().gcs_address, folder)
                 try:
@@ -473,6 +475,103 @@ def test_a_cluster_of_ours_is_closed_to_others(cluster):
     assert files
     assert all(file.is_relative_to(private) for file in files)
     assert not any(cluster.token.encode() in file.read_bytes() for file in files)
+
+
+LISTENING = """
+import json, os, sys
+import psutil
+from isogon.lab import RaySettings
+from isogon.lab.ray_session import ray_kept
+
+with ray_kept() as connect:
+    ray = connect(RaySettings(address="local"))
+    assert ray.get(ray.remote(lambda: 1).remote()) == 1
+    processes = [psutil.Process(), *psutil.Process().children(recursive=True)]
+    ports = [port for one in processes for port in one.net_connections(kind="tcp") if port.status == psutil.CONN_LISTEN]
+    address = ray.get_runtime_context().gcs_address
+    print(json.dumps({"address": address, "listening": sorted({port.laddr.ip for port in ports})}), flush=True)
+    sys.stdin.readline()
+"""
+
+
+def test_a_cluster_that_isogon_starts_listens_on_loopback_alone_and_wants_its_token():
+    pytest.importorskip("psutil")
+    temporary = Path(tempfile.mkdtemp(prefix="ir"))
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    environment = {**elsewhere(), **NICENESS, "TMPDIR": str(temporary)}
+    driver = subprocess.Popen([sys.executable, "-c", LISTENING], env=environment, start_new_session=True, **pipes)
+    try:
+        found = json.loads(driver.stdout.readline())
+        assert found["listening"]
+        assert {address.removeprefix("::ffff:") for address in found["listening"]} <= {"127.0.0.1", "::1"}
+        assert found["address"].startswith("127.0.0.1:")
+        # A client on this machine reaches it, and is refused for want of the token.
+        stranger = asked_to_be_let_in(found["address"], RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER="0")
+        assert stranger.startswith("refused")
+        assert "InvalidAuthToken" in stranger
+        driver.communicate("done\n", timeout=60)
+        assert [place for place in temporary.iterdir() if place.name.startswith("isogon-")] == []
+    finally:
+        cut_power(driver)
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def test_the_death_of_the_drivers_node_costs_no_try(make_config, tmp_path, nets):
+    """The raylet of a cluster of our own is killed: a sentence, trials that stay open, and the same command resumes."""
+    (tmp_path / "wait").touch()
+    configs = [make_config(net=f"{nets}:waiting", monitor_every=0, seed=seed) for seed in range(2)]
+    temporary = Path(tempfile.mkdtemp(prefix="ir"))
+    command = driven(tmp_path, configs, ray={"address": "local", "retries": 0})
+    environment = {**elsewhere(), **NICENESS, "TMPDIR": str(temporary)}
+    with (tmp_path / "out").open("w") as out, (tmp_path / "err").open("w") as err:
+        driver = subprocess.Popen(command, env=environment, start_new_session=True, stdout=out, stderr=err)
+    try:
+        wait_for(lambda: any((tmp_path / "runs" / one.name / "checkpoint.pt").exists() for one in configs))
+        (raylet,) = processes(lambda fields, command: int(fields[3]) == driver.pid and "raylet/raylet" in command)
+        os.kill(raylet, signal.SIGKILL)
+        assert driver.wait(timeout=120) == 1
+        said = (tmp_path / "err").read_text()
+        assert "ClusterLostError: The Ray cluster is lost (the node that this program runs on has died)" in said
+        assert "the same command resumes" in said
+        assert (tmp_path / "out").read_text() == "", "no run has ended, none has failed"
+        assert not list((tmp_path / "runs").glob("*/error.txt"))
+        (tmp_path / "wait").unlink()
+        again = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+        assert again.stdout.split() == ["finished"] * 2, again.stderr
+        assert [place for place in temporary.iterdir() if place.name.startswith("isogon-")] == []
+    finally:
+        cut_power(driver)
+        shutil.rmtree(temporary, ignore_errors=True)
+    for config in configs:
+        assert_same_as_alone(Run.read(tmp_path / "runs" / config.name), tmp_path / "alone" / config.name)
+
+
+def test_what_a_killed_driver_left_is_removed_by_the_next_start(tmp_path, monkeypatch):
+    """Its folder, and agents that still run there; not those of a driver that lives, nor anything else."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    ended = subprocess.Popen([sys.executable, "-c", "pass"])
+    ended.wait()
+    dead, alive, other = (tmp_path / f"isogon-{name}" for name in ("dead", "alive", "other"))
+    owners = {
+        dead: {"pid": ended.pid, "started": "1"},
+        alive: {"pid": os.getpid(), "started": _start_time(os.getpid())},
+    }
+    for folder in (dead, alive, other):
+        (folder / "ray").mkdir(parents=True)
+    for folder, owner in owners.items():
+        (folder / "owner.json").write_text(json.dumps(owner))
+    sleep = "import time; time.sleep(600)"
+    agents = {
+        folder: subprocess.Popen([sys.executable, "-c", sleep, f"--temp-dir={folder}/ray"]) for folder in (dead, alive)
+    }
+    try:
+        remove_leftover_clusters()
+        assert agents[dead].wait(timeout=30) == -signal.SIGKILL
+        assert agents[alive].poll() is None
+        assert sorted(place.name for place in tmp_path.iterdir()) == ["isogon-alive", "isogon-other"]
+    finally:
+        for agent in agents.values():
+            agent.kill()
 
 
 @pytest.mark.slow

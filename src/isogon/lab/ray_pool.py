@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import os
 import secrets
+import sys
+import time
 import warnings
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -17,7 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, Self, TypeVar
 
-from isogon.errors import first_line
+from isogon.errors import IsogonError, first_line
 from isogon.files import write_whole
 from isogon.lab.ray_session import RaySettings, ray_kept
 from isogon.lab.ray_task import MARK, NEWS_OF_A_FILE, Driver, work_and_tell
@@ -25,6 +27,16 @@ from isogon.lab.workers import Job, Say
 
 # The cluster may grow while no job has news.
 _LOOK_AGAIN_SECONDS = 10.0
+_OWN_NODE = "the node that this program runs on has died"
+#: seconds for which a cluster that has lost a node may be without room for a job
+LOST_PATIENCE = 60.0
+
+
+class ClusterLostError(IsogonError):
+    """The Ray cluster is gone, and with it what was under way; nothing that ended."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"The Ray cluster is lost ({reason}): nothing that ended is, and the same command resumes.")
 
 
 class MovableJob(Job, Protocol):
@@ -44,6 +56,7 @@ class _Attempt:
 
     job: MovableJob
     tries: int = 0
+    claimed: bool = False
     over: set[str] = field(default_factory=set)
 
     @property
@@ -61,7 +74,9 @@ def work_through_on_ray(
 ) -> None:
     """Do all jobs, `workers` at a time or as many as the cluster takes; see `lab.workers.work_through`.
 
-    A job whose worker or node dies is tried again `settings.retries` times, then heard of as "failed".
+    A job whose worker dies is tried again `settings.retries` times, then heard of as "failed". The death of a node is
+    no fault of the job, and costs it none of these. Where the driver's own node is gone, or no node is left that takes
+    a job, a `ClusterLostError` ends the call; what was under way stays open.
     """
     with ray_kept() as connect:
         ray = connect(settings)
@@ -71,13 +86,15 @@ def work_through_on_ray(
         driver = Driver.this_one()
         waiting = deque(_Attempt(job) for job in jobs)
         busy: dict[Any, _Attempt] = {}
+        nodes = _Nodes(ray, settings)
         try:
             while waiting or busy:
-                room = workers or _room(ray, settings)
+                room = min(workers or sys.maxsize, nodes.room())
                 while waiting and len(busy) < room:
                     attempt = waiting.popleft()
-                    if attempt.tries == 0 and claim is not None and not claim(attempt.job):  # type: ignore[arg-type]
+                    if not attempt.claimed and claim is not None and not claim(attempt.job):  # type: ignore[arg-type]
                         continue
+                    attempt.claimed = True
                     attempt.tries += 1
                     busy[task.remote(_packed(ray, attempt.job), driver)] = attempt
                 if not busy:  # all that was left was somebody else's
@@ -88,6 +105,11 @@ def work_through_on_ray(
                     try:
                         kind, key, content = ray.get(next(stream))
                     except StopIteration:
+                        continue
+                    except nodes.deaths as error:
+                        nodes.lost(error)
+                        attempt.tries -= 1
+                        waiting.append(attempt)
                         continue
                     except ray.exceptions.RayError as error:
                         _after_a_death(attempt, error, settings, waiting, heard)
@@ -123,13 +145,44 @@ def _after_a_death(
         heard("failed", key, f"its worker on Ray ended {attempt.tries} times, last with: {reason}")
 
 
-def _room(ray: Any, settings: RaySettings) -> int:
-    """Jobs that the cluster takes at once, as it is now; at least one, since a cluster may grow when it is asked."""
-    room = sum(settings.fitting(node["Resources"]) for node in ray.nodes() if node["Alive"])
-    if room == 0:
-        asked = f"{settings.cpus:g} CPUs and {settings.gpus or 0:g} GPUs"
-        warnings.warn(f"No node of the Ray cluster has {asked} for a job: waiting for one that has.", stacklevel=3)
-    return max(room, 1)
+class _Nodes:
+    """The nodes of the cluster: how many jobs they take, and what it means when one dies."""
+
+    def __init__(self, ray: Any, settings: RaySettings) -> None:
+        self._ray, self._settings = ray, settings
+        self._own = ray.get_runtime_context().get_node_id()
+        known = vars(ray.exceptions)
+        #: what Ray raises where not the job's process has died but what it ran on
+        self.deaths = tuple(known[name] for name in ("NodeDiedError", "LocalRayletDiedError") if name in known)
+        self._without_room_since: float | None = None
+        self._lost_one = False
+
+    def room(self) -> int:
+        """Jobs that the cluster takes at once, as it is now; at least one, since a cluster may grow when it is asked.
+
+        Not for ever, where it has lost a node.
+        """
+        nodes = [node for node in self._ray.nodes() if node["Alive"]]
+        # Jobs that have nothing to tell would not be heard of again, nor of their end.
+        if all(node["NodeID"] != self._own for node in nodes):
+            raise ClusterLostError(_OWN_NODE)
+        room = sum(self._settings.fitting(node["Resources"]) for node in nodes)
+        if room:
+            self._without_room_since = None
+            return room
+        if self._without_room_since is None:
+            self._without_room_since = time.monotonic()
+            asked = f"{self._settings.cpus:g} CPUs and {self._settings.gpus or 0:g} GPUs"
+            warnings.warn(f"No node of the Ray cluster has {asked} for a job: waiting for one that has.", stacklevel=3)
+        if self._lost_one and time.monotonic() - self._without_room_since > LOST_PATIENCE:
+            raise ClusterLostError("no node is left that takes a job")
+        return 1
+
+    def lost(self, error: Exception) -> None:
+        """A node has died; without the one that this process is on nothing more can be asked of the cluster."""
+        self._lost_one = True
+        if type(error).__name__ == "LocalRayletDiedError":
+            raise ClusterLostError(_OWN_NODE) from error
 
 
 def _packed(ray: Any, job: MovableJob) -> bytes:

@@ -14,15 +14,18 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from isogon.errors import ArgumentError, IsogonError, MissingExtraError, check_number, check_whole, first_line
+from isogon.files import read_json, write_json
 from isogon.lab.pools import default_workers
 
 _MODE, _TOKEN, _TOKEN_PATH = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"
+# The folder of a cluster of our own, and the file in it that says which process it belongs to.
+_PREFIX, _OWNER = "isogon-", "owner.json"
 # News are small; files that do not fit go by way of the disk.
 _OBJECT_STORE_BYTES = 200_000_000
 
@@ -123,9 +126,12 @@ def _connect(ray: Any, settings: RaySettings, undo: ExitStack) -> None:
     if address is None:
         # A token of this cluster's own, in memory alone: Ray would leave one in a file that everybody can read.
         _set_environment({_MODE: "token", _TOKEN: secrets.token_hex(32)}, undo)
+        _listen_on_loopback(undo)
         # Ray lets everybody write in the folder it is given, so it gets one in a folder that is ours.
-        private = tempfile.mkdtemp(prefix="isogon-")
+        remove_leftover_clusters()
+        private = tempfile.mkdtemp(prefix=_PREFIX)
         undo.callback(shutil.rmtree, private, ignore_errors=True)
+        write_json(Path(private, _OWNER), {"pid": os.getpid(), "started": _start_time(os.getpid())}, private=True)
         options |= {
             "address": "local",
             "num_cpus": default_workers("cpu"),
@@ -157,6 +163,48 @@ def _connect(ray: Any, settings: RaySettings, undo: ExitStack) -> None:
         asked = f"{settings.cpus:g} CPUs and {settings.gpus or 0:g} GPUs"
         cure = "ask for less, or give the address of a cluster"
         raise ArgumentError("cpus and gpus of a job on Ray", "no more than this machine has", asked, cure)
+
+
+def _listen_on_loopback(undo: ExitStack) -> None:
+    """A cluster of our own is for this machine alone: no port of it answers on any other address.
+
+    Ray does so where it takes a machine for one that is never part of a larger cluster, and replaces 127.0.0.1 by
+    another address elsewhere. The variable is for the processes that it starts, the constant for this one.
+    """
+    _set_environment({"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}, undo)
+    constants: Any = importlib.import_module("ray._private.ray_constants")
+    undo.callback(setattr, constants, "ENABLE_RAY_CLUSTER", getattr(constants, "ENABLE_RAY_CLUSTER", True))
+    constants.ENABLE_RAY_CLUSTER = False
+
+
+def remove_leftover_clusters() -> None:
+    """Remove the folders of clusters whose driver was killed, and end what still runs there.
+
+    Ray's agents live on for a minute.
+    """
+    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        with suppress(OSError, IsogonError, KeyError):
+            if folder.is_symlink() or (hasattr(os, "getuid") and folder.stat().st_uid != os.getuid()):
+                continue
+            owner = read_json(folder / _OWNER, _OWNER)
+            if owner["started"] is not None and _start_time(int(owner["pid"])) != owner["started"]:
+                _end_processes_of(folder)
+                shutil.rmtree(folder, ignore_errors=True)
+
+
+def _start_time(pid: int) -> str | None:
+    """When a process was started, in the system's own count; None where there is none, or where that is not told."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[19]
+    except (OSError, IndexError):
+        return None
+
+
+def _end_processes_of(folder: Path) -> None:
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if f"{folder}{os.sep}" in (process / "cmdline").read_bytes().decode(errors="replace"):
+                os.kill(int(process.name), signal.SIGKILL)
 
 
 def _existing(address: str | None) -> str | None:
