@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from torch import nn
 
 import isogon
 from isogon.cli import main
@@ -289,3 +290,26 @@ def test_the_network_is_a_converted_fresh_one_whatever_was_made_before():
         found = drawn(network.converted)
         assert found.keys() == direct.keys()
         assert all(torch.equal(found[name], value) for name, value in direct.items())
+
+
+def test_the_lines_for_ones_own_model_run_and_leave_something_to_report(page, tmp_path, monkeypatch):
+    """Copied from the page, with a model and a loop that are not isogon's."""
+    code = unescape(re.search(r"How to go on with your own model</h2><pre>(.*?)</pre>", page, re.S)[1])
+    assert "convert" not in code, "a model can be watched as it is"
+    model = nn.Sequential(nn.Conv2d(3, 8, 3, bias=False), nn.BatchNorm2d(8), nn.Flatten(), nn.Linear(8 * 36, 10))
+    x, y = torch.randn(64, 3, 8, 8), torch.randint(0, 10, (64,))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=5e-4)
+
+    def train(model, optimizer):
+        for _ in range(8):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+
+    monkeypatch.chdir(tmp_path)
+    names = {"model": model, "inputs": x[:4], "optimizer": optimizer, "train": train, "batch_size": 64, "samples": 256}
+    exec(code, names)
+    with pytest.raises(SystemExit) as stop:
+        main(["report", "run"])
+    assert stop.value.code == 0
+    assert (tmp_path / "run" / "report.html").exists()

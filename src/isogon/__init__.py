@@ -34,6 +34,9 @@ _ROOMS = (
     "dynamics",
     "optim",
     "integrations",
+    "lab",
+    "search",
+    "papers",
 )
 
 __all__ = ["__version__", *_NAMES, *_ROOMS]

@@ -186,20 +186,20 @@ def _curves(outcome: Outcome) -> list[Curve]:
 def _code(outcome: Outcome) -> str:
     best, moved = outcome.best, outcome.transferred
     settings = ", ".join(f"{name}={value:g}" for name, value in best.to_dict().items() if name != "optimizer")
-    return f"""from isogon import Monitor, Recipe, check, convert
+    return f"""from isogon import Monitor, Recipe, check
+from isogon.dynamics import RunFolder
 
-print(check(model, inputs))              # which weights are scale-invariant, and why not
-model = convert(model, inputs).model     # a copy that is; the changes are in .changes
+print(check(model, inputs))      # which weights are scale-invariant, and why not; your model can stay as it is
 
-# Search the weight decay on a fraction of your data, with as many epochs as the full run will have. Here:
 small = Recipe({settings})
 full = small.transfer(samples={moved.samples}, batch_size={moved.batch_size}, solve="weight_decay")
 print(full.recipe.weight_decay, full.interval)  # {moved.weight_decay:.4g}, and where the best is expected
 
-with Monitor(model, optimizer, batch_size=…, samples=…, inputs=inputs) as monitor:
-    …                                    # your loop, as it is; then isogon report shows how the weights turned
+sinks = [RunFolder("run")]       # where the measurements go
+with Monitor(model, optimizer, batch_size=batch_size, samples=samples, inputs=inputs, sinks=sinks):
+    train(model, optimizer)      # your loop, as it is
 
 # From the shell:
+#   isogon report run            # a page about how the weights turned
 #   isogon check mine.py:Net --input 2,3,32,32
-#   isogon transfer --help
-#   isogon report RUN"""
+#   isogon transfer --help"""

@@ -183,10 +183,8 @@ class _Memory:
         lane.begin()
         if lane.refused is not None and not self._told_of_refusal:
             self._told_of_refusal = True
-            warnings.warn(
-                f"Lanes go step by step and gain nothing, since a step cannot be recorded: {lane.refused}.",
-                stacklevel=2,
-            )
+            reason = f"a step cannot be recorded ({lane.refused})"
+            warnings.warn(f"Lanes go step by step and gain nothing: {reason}.", stacklevel=2)
         after, _ = torch.cuda.mem_get_info(trial.device)
         self._largest = max(self._largest, before - after)
         return lane

@@ -51,7 +51,7 @@ centre = 0.125                  # the middle of the grid: your guess of the best
 
 # On what to run it; none of this changes the answer but for noise.
 [run]
-engine = "lanes"                # several small networks at once; "local": one in each process; "ray": on a cluster
+# engine = "local"              # one training in each process; "lanes": several at once, for GPUs; "ray": on a cluster
 # workers = 2                   # processes; all cores unless given, one on a GPU
 # device = "cpu"                # "cuda" where there is one, unless given
 # storage = "sqlite"            # study.db in the output folder; or "postgresql://user@host/database"
