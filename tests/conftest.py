@@ -35,11 +35,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         random.Random(int(order)).shuffle(items)
 
 
+def _called_by_a_test(depth: int) -> bool:
+    return str(ROOT / "tests") in sys._getframe(depth + 1).f_code.co_filename
+
+
 def _moved(seeded: Callable[..., Any], offset: int) -> Callable[..., Any]:
     """`seeded` with `offset` added to the seed wherever a test calls it; the library's own calls stay as they are."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        if args and isinstance(args[0], int) and str(ROOT / "tests") in sys._getframe(1).f_code.co_filename:
+        if args and isinstance(args[0], int) and _called_by_a_test(1):
             args = (args[0] + offset, *args[1:])
         return seeded(*args, **kwargs)
 
@@ -50,6 +54,12 @@ if os.environ.get("ISOGON_TEST_SEED"):
     _OFFSET = int(os.environ["ISOGON_TEST_SEED"])
     torch.manual_seed = _moved(torch.manual_seed, _OFFSET)
     np.random.default_rng = _moved(np.random.default_rng, _OFFSET)
+
+    class _MovedGenerator(torch.Generator):
+        def manual_seed(self, seed: int) -> torch.Generator:
+            return super().manual_seed(seed + _OFFSET if _called_by_a_test(1) else seed)
+
+    torch.Generator = _MovedGenerator
 
 
 @pytest.fixture(scope="session")

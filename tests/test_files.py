@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import stat
 import subprocess
 import sys
@@ -38,7 +39,7 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path):
 def test_the_temporary_file_is_new_and_private_and_follows_no_link(tmp_path, monkeypatch):
     """Whoever guesses its name and puts a link or an open file there gets nothing."""
     monkeypatch.setattr(files.secrets, "token_hex", lambda _: "guessed")
-    planted = tmp_path / f".study.json.{os.getpid()}-guessed.partial"
+    planted = tmp_path / f".isogon-{os.getpid()}-guessed.partial"
     elsewhere = tmp_path / "elsewhere"
     elsewhere.write_text("")
     planted.symlink_to(elsewhere)
@@ -71,14 +72,30 @@ def test_a_pipe_or_a_folder_is_not_replaced(tmp_path):
 
 
 def test_leftovers_go_old_ones_anywhere_and_all_where_nobody_else_works(tmp_path):
-    old, new = tmp_path / ".a.1-00.partial", tmp_path / ".b.2-00.partial"
-    for file in (old, new):
+    old, new, other = tmp_path / ".isogon-1-00.partial", tmp_path / ".b.2.partial", tmp_path / ".download.partial"
+    for file in (old, new, other):
         file.touch()
     os.utime(old, (time.time() - 3600, time.time() - 3600))
     remove_leftovers(tmp_path, of_anybody=False)
-    assert leftovers(tmp_path) == [new.name]
+    assert leftovers(tmp_path) == [new.name, other.name]
     remove_leftovers(tmp_path)
-    assert leftovers(tmp_path) == []
+    assert leftovers(tmp_path) == [other.name], "which is another program's"
+
+
+def test_long_names_closed_files_and_other_processes(tmp_path):
+    long = tmp_path / ("写" * 80 + ".html")
+    write_whole(long, "whole")
+    assert long.read_text() == "whole"
+    long.chmod(0o600)
+    write_whole(long, "again")
+    assert stat.S_IMODE(long.stat().st_mode) == 0o600
+    for name in ("", "/"):
+        with pytest.raises(WriteError):
+            write_whole(name, "x")
+    error = WriteError(tmp_path, OSError(28, "No space left on device"))
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)
+    refused = ArgumentError("lr", "above 0", -1, "give another")
+    assert str(pickle.loads(pickle.dumps(refused))) == str(refused)
 
 
 @pytest.mark.parametrize(

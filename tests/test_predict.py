@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -137,8 +140,16 @@ def test_blocks_of_steps_give_what_single_steps_give(monkeypatch, optimizer, kin
 
 def test_a_run_of_any_length_is_predicted_in_bounded_memory():
     """A billion steps: one number a step would be 8 GB; and 10,000 epochs of a cosine, each with a law of its own."""
-    for samples, epochs in ((10**6, 1000), (10**8, 10_000), (1, 10_000)):
-        recipe = Recipe(lr=0.1, weight_decay=5e-4, batch_size=1, samples=samples, epochs=epochs)
-        run = predict.curves(recipe, schedules.cosine(0.1, 5e-4, samples * epochs))
-        assert len(run.norm) == epochs + 1
-        assert np.isfinite(run.epoch_angle[1:]).all()
+    code = """
+import re
+import numpy as np
+from isogon import Recipe, predict, schedules
+for samples, epochs in ((10**6, 1000), (10**8, 10_000), (1, 10_000)):
+    recipe = Recipe(lr=0.1, weight_decay=5e-4, batch_size=1, samples=samples, epochs=epochs)
+    run = predict.curves(recipe, schedules.cosine(0.1, 5e-4, samples * epochs))
+    assert len(run.norm) == epochs + 1
+    assert np.isfinite(run.epoch_angle[1:]).all()
+print(re.search(r"VmHWM:\\s+(\\d+) kB", open("/proc/self/status").read())[1])
+"""
+    kilobytes = int(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
+    assert kilobytes < 200_000

@@ -17,8 +17,11 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import torch
+
 ROOT = Path(__file__).parents[1]
-FOLDERS = ("dynamics", "laws", "nets", "optim", "papers", "symmetry", "lab", "search", "report")
+FOLDERS = ("dynamics", "laws", "nets", "optim", "papers", "symmetry", "lab", "search", "report", "integrations")
+FILES = ("test_predict.py", "test_schedules.py", "test_recipe.py")
 #: tests of servers and browsers, which compute nothing
 LEFT_OUT = ("lab/test_ray.py", "search/test_postgres.py", "report/test_run_browser.py")
 
@@ -41,7 +44,7 @@ def machines(order: int, seed: int) -> list[Machine]:
     return [
         Machine("SSE4.1", SSE),
         Machine("AVX2", AVX2),
-        Machine("this processor"),
+        Machine(f"this one, {torch.backends.cpu.get_cpu_capability()}"),
         # One test process: two with two threads each on two cores crawl.
         Machine("two threads", {"ISOGON_TEST_THREADS": "2"}, workers=1),
         Machine(f"order {order}", {"ISOGON_TEST_ORDER": str(order)}),
@@ -51,7 +54,7 @@ def machines(order: int, seed: int) -> list[Machine]:
 
 def run(machine: Machine) -> tuple[bool, str]:
     """Whether all tests passed, and pytest's last line; failures are shown as they come."""
-    places = [str(ROOT / "tests" / folder) for folder in FOLDERS]
+    places = [str(ROOT / "tests" / place) for place in (*FOLDERS, *FILES)]
     ignored = [f"--ignore={ROOT / 'tests' / file}" for file in LEFT_OUT]
     command = [sys.executable, "-m", "pytest", "-q", "-n", str(machine.workers), "-m", "not slow", "--timeout", "600"]
     started = time.monotonic()
@@ -84,7 +87,7 @@ def main() -> int:
     for machine in chosen:
         passed, words = run(machine)
         good &= passed
-        print(f"{'passed' if passed else 'FAILED':8}{machine.name:18}{words}", flush=True)
+        print(f"{'passed' if passed else 'FAILED':8}{machine.name:20}{words}", flush=True)
     return 0 if good else 1
 
 

@@ -10,13 +10,19 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-# user:password@ of an address: to the last @ of the line, since passwords may hold anything.
-_ADDRESS = re.compile(r"(://[^\s:/@\"']*):[^\n]*@")
-# Names that people give to secrets, and what stands behind them: key=…, 'key': '…', key = "…".
+# Names that people give to secrets (not the tokens of a text), and what stands behind them: key=…, 'key': '…',
+# key = """…""", a list or table of such, or a word.
 _NAMED_SECRET = re.compile(
-    r"""(?i)((?:pass(?:word|wd|phrase)?|pwd|secret|token|api[_-]?key|credentials?)["']?\s*[:=]\s*)"""
-    r"""("[^"\n]*"?|'[^'\n]*'?|[^\s&"',;}\])]+)"""
+    r"""(?ix)
+    ( [\w-]* (?: password | passwd | passphrase | \bpwd | secret | token(?![si]) | credential | authorization
+                | (?:api|access|private)[_-]?key ) [\w-]* ["']? \s* [:=] \s* )
+    (?: b?\"{3}.*?(?:\"{3}|\Z) | b?"(?:\\.|[^"\\\n])*"? | b?'(?:\\.|[^'\\\n])*'?
+      | \[[^\]\n]*\]? | \{[^}\n]*\}? | \([^)\n]*\)? | (?:bearer|basic)\s+\S+ | \S+ )
+    """,
+    re.DOTALL,
 )
+# Characters of a value that are looked at, before it is cut to what a sentence can hold.
+_MOST_LETTERS = 5000
 
 
 class IsogonError(Exception):
@@ -36,6 +42,9 @@ class ArgumentError(IsogonError, ValueError):
     def __init__(self, name: str, rule: str, value: Any, cure: str) -> None:
         self.name, self.rule, self.value, self.cure = name, rule, value, cure
         super().__init__(f"{name} must be {rule}, got {_shown(value)}: {cure}.")
+
+    def __reduce__(self) -> Any:  # by what it was made from, so that it comes back from another process
+        return type(self), (self.name, self.rule, self.value, self.cure)
 
 
 class UnsolvableError(IsogonError, ValueError):
@@ -59,20 +68,37 @@ def _shown(value: Any, limit: int = 200) -> str:
         text = repr(value)
     except (ValueError, RecursionError):  # more digits than Python agrees to print, or nested too deep
         text = f"a {type(value).__name__}"
-    # Before it is cut: half of an address with a password no longer looks like one.
-    text = without_secrets(text)
+    # Masked before it is cut for the sentence: half of an address with a password no longer looks like one.
+    text = without_secrets(text[:_MOST_LETTERS], whole=len(text) <= _MOST_LETTERS)
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
-def without_secrets(text: str) -> str:
-    """`text` with passwords and tokens masked, wherever they stand.
+def without_secrets(text: str, *, whole: bool = True) -> str:
+    """`text` with passwords and tokens masked, wherever they stand; not `whole` is a text whose end was cut off.
 
     >>> without_secrets('storag = "postgresql://me:s3cret@host/db"')
     'storag = "postgresql://me:***@host/db"'
     >>> without_secrets("{'password': 's3cret'}"), without_secrets("host=db password=s3cret")
     ("{'password': ***}", 'host=db password=***')
     """
-    return _NAMED_SECRET.sub(r"\1***", _ADDRESS.sub(r"\1:***@", text))
+    lines = [_without_address(line, whole) for line in text.split("\n")]
+    return _NAMED_SECRET.sub(r"\1***", "\n".join(lines))
+
+
+def _without_address(line: str, whole: bool) -> str:
+    """A line without what stands between user: and @ of an address, to its last @: passwords may hold anything."""
+    start, end = line.find("://"), line.rfind("@")
+    while start >= 0:
+        colon = line.find(":", start + 3)
+        if colon < 0:
+            break
+        if not any(letter in " /@\"'" for letter in line[start + 3 : colon]):
+            if end > colon:
+                return f"{line[: colon + 1]}***{line[end:]}"
+            if not whole:
+                return f"{line[: colon + 1]}***"
+        start = line.find("://", start + 3)
+    return line
 
 
 def printable(text: str) -> str:
@@ -91,7 +117,7 @@ def first_line(error: BaseException) -> str:
     ('no room', 'KeyError')
     """
     try:
-        text = without_secrets(str(error))
+        text = without_secrets(str(error)[:_MOST_LETTERS], whole=False)
     except Exception:  # an error of somebody else's may not even be able to say what it is
         text = ""
     lines = (line.strip() for line in text.splitlines())

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 import stat
 import time
@@ -23,6 +24,8 @@ from isogon.errors import ArgumentError, IsogonError, first_line
 MOST_BYTES = 16 * 2**20
 # No single file takes this many seconds to write, so what is older was left by a process that was killed.
 _ABANDONED_SECONDS = 600.0
+# Ours, and those of isogon 0.1, which had the target's name in front.
+_LEFTOVER = re.compile(r"\.(isogon-\d+-[0-9a-f]+|.+\.\d+(-[0-9a-f]+)?)\.partial")
 
 
 class WriteError(IsogonError, OSError):
@@ -30,7 +33,11 @@ class WriteError(IsogonError, OSError):
 
     def __init__(self, target: Path, error: OSError) -> None:
         self.reason = error.strerror or type(error).__name__
+        self._made_from = target, error
         super().__init__(f"{target} could not be written ({self.reason}): make room there, or choose another place.")
+
+    def __reduce__(self) -> Any:
+        return type(self), self._made_from
 
 
 def write_whole(target: str | os.PathLike[str], content: str | bytes | memoryview, *, private: bool = False) -> Path:
@@ -46,13 +53,16 @@ def write_whole(target: str | os.PathLike[str], content: str | bytes | memoryvie
     place = Path(target)
     # Half of a surrogate pair, from a file name that is not UTF-8, is written as its escape.
     data = content.encode("utf-8", "backslashreplace") if isinstance(content, str) else content
-    temporary = place.with_name(f".{place.name[:100]}.{os.getpid()}-{secrets.token_hex(4)}.partial")
+    # Without the target's name, which may be as long as names can be.
+    temporary = place.parent / f".isogon-{os.getpid()}-{secrets.token_hex(4)}.partial"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
     try:
-        _check_ordinary(place)
+        mode = _mode_of(place)
         descriptor = os.open(temporary, flags, 0o600 if private else 0o666)
         try:
             with os.fdopen(descriptor, "wb") as stream:
+                if mode is not None and not private and hasattr(os, "fchmod"):
+                    os.fchmod(stream.fileno(), mode)  # a file that its owner closed stays closed
                 stream.write(data)
                 stream.flush()
                 os.fsync(stream.fileno())
@@ -81,6 +91,8 @@ def remove_leftovers(folder: Path, *, of_anybody: bool = True) -> None:
     """
     for file in folder.glob(".*.partial"):
         with suppress(OSError):
+            if not _LEFTOVER.fullmatch(file.name):
+                continue
             if of_anybody or time.time() - file.lstat().st_mtime > _ABANDONED_SECONDS:
                 file.unlink()
 
@@ -128,11 +140,15 @@ def _unreadable(name: str, rule: str, file: str | os.PathLike[str], error: Excep
     return ArgumentError(name, rule, str(file), reason)
 
 
-def _check_ordinary(target: Path) -> None:
-    """A device or a pipe must not be replaced by a file."""
-    with suppress(FileNotFoundError):
-        if not stat.S_ISREG(target.stat().st_mode):
-            raise OSError(0, "it is a folder" if target.is_dir() else "it is not an ordinary file")
+def _mode_of(target: Path) -> int | None:
+    """The permissions of a file that is to be replaced; a device or a pipe must not be."""
+    try:
+        mode = target.stat().st_mode
+    except FileNotFoundError:
+        return None
+    if not stat.S_ISREG(mode):
+        raise OSError(0, "it is a folder" if target.is_dir() else "it is not an ordinary file")
+    return stat.S_IMODE(mode)
 
 
 def _sync_folder(folder: Path) -> None:

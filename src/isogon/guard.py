@@ -29,15 +29,24 @@ def run_guarded(work: Callable[[], int], *, debug: bool = False, stopped: str | 
         if stopped:
             _say(stopped)
         return INTERRUPTED
-    except BrokenPipeError:
-        # The reader, for example `head`, has gone; Python would complain once more when it flushes at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return NO_READER
     except Exception as error:
+        if isinstance(error, BrokenPipeError) and _reader_has_gone():
+            return NO_READER
         if debug:
             print(without_secrets(traceback.format_exc()), file=sys.stderr)
         _say(str(error) if isinstance(error, IsogonError) else _unforeseen(error))
         return REFUSED
+
+
+def _reader_has_gone() -> bool:
+    """Whether nobody reads our output any more, for example `head`; other pipes break too."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # Python would complain once more when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return True
+    return False
 
 
 def _unforeseen(error: Exception) -> str:

@@ -92,9 +92,12 @@ def curves(
     )
     plan: Schedule = constant(recipe.lr, recipe.weight_decay) if schedule is None else schedule
     ends = _epoch_ends(recipe.epochs, steps_per_epoch, total)
-    with np.errstate(all="ignore"):  # what leaves the range of floats is refused at the end
-        run = _predicted(recipe, plan, ends, *_scales(recipe, unit_grad_sq, initial_norm))
-    if not (np.isfinite(run.norm).all() and (run.norm > 0).all() and np.isfinite(run.effective_lr).all()):
+    try:
+        with np.errstate(all="ignore"):  # what leaves the range of floats is refused below
+            run = _predicted(recipe, plan, ends, *_scales(recipe, unit_grad_sq, initial_norm))
+    except (OverflowError, ZeroDivisionError):
+        run = None
+    if run is None or not np.isfinite([run.norm, run.effective_lr]).all() or not (run.norm > 0).all():
         rule = "such that norms stay within the range of floating point"
         raise ArgumentError("lr, weight_decay and norms", rule, recipe.to_dict(), "use smaller numbers")
     return run

@@ -43,7 +43,7 @@ def test_a_full_disk_ends_no_training_and_loses_no_row(make_task, tmp_path):
         task.train(optimizer, 4)
         with (
             no_room(),
-            pytest.warns(UserWarning, match=r"RunFolder .*run did not take .*File too large.*: they wait") as told,
+            pytest.warns(UserWarning, match=r"RunFolder .*run did not take .*File too large.*: it waits") as told,
         ):
             task.train(optimizer, 8, start=4)  # two epochs end inside step()
         assert len([one for one in told if "did not take" in str(one.message)]) == 1, "once, not at every epoch"
@@ -80,6 +80,22 @@ def test_a_sink_that_fails_at_close_only_then_completes(make_task, tmp_path):
         warnings.simplefilter("error")
         monitor.close()
     assert_complete(tmp_path / "run", monitor)
+
+
+def test_epochs_that_were_not_written_are_not_said_to_be_there(make_task, tmp_path):
+    """Rows arrive and the table of epochs does not, since a folder stands in its place; closed again, all is there."""
+    task = make_task()
+    optimizer = torch.optim.SGD(task.parameters, **BASE)
+    monitor = Monitor(task.model, optimizer, **MADE, every_steps=1, sinks=[RunFolder(tmp_path / "run")])
+    (tmp_path / "run" / "epochs.parquet").mkdir()
+    with pytest.warns(UserWarning, match="did not take what was measured"):
+        task.train(optimizer, 8)
+    with pytest.warns(UserWarning, match="could not be completed .*: 0 rows and 2 epochs are missing there"):
+        monitor.close()
+    (tmp_path / "run" / "epochs.parquet").rmdir()
+    monitor.close()
+    assert_complete(tmp_path / "run", monitor)
+    assert not list((tmp_path / "run").glob("records.part-*")), "and merged"
 
 
 def test_a_strict_monitor_raises_and_still_has_the_rows(make_task, tmp_path):

@@ -97,6 +97,10 @@ def test_a_smooth_schedule_is_no_decay():
         assert named(records.assign(lr=stairs)[records.step % (10 * every) == 0], "early_decay") == []
         warm = stairs * np.minimum(1, (1 + records.step) / 300)
         assert named(records.assign(lr=warm)[records.step % (10 * every) == 0], "early_decay") == []
+    # A small fall, or a dip, does not hide the drops after it.
+    for early in (0.8, 0.995):
+        fallen = records.lr * np.where(records.step >= 300, early, 1.0)
+        assert len(named(records.assign(lr=fallen), "early_decay")) == 1
     # With a warm-up before and growth in between, as exponential schedules have it, a drop remains one.
     growing = records.lr * np.minimum(1, (1 + records.step) / 200) * np.exp(1e-4 * records.step)
     assert len(named(records.assign(lr=growing), "early_decay")) == 1

@@ -104,6 +104,63 @@ def test_the_reason_is_looked_for_where_nobody_gave_one(make_task):
         assert reason in found.advice
 
 
+class Language(nn.Module):
+    """A small language model: large matrices, none of them invariant."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.block = nn.Embedding(2000, 128), nn.TransformerEncoderLayer(128, 4, 256, 0.0, batch_first=True)
+        self.head = nn.Linear(128, 2000)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.block(self.embed(x)))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_language_model_without_a_map_is_not_taken_for_one_with_a_law(seed, tmp_path):
+    """As under the Trainer's callback: in many dimensions every gradient is nearly at right angles to its weight."""
+    torch.manual_seed(seed)
+    model, x = Language(), torch.randint(0, 2000, (8, 16))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.1)
+    with Monitor(model, optimizer, **MADE, every_steps=2, sinks=[RunFolder(tmp_path / "run")]):
+        for _ in range(40):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x).flatten(0, 1), x.flatten()).backward()
+            optimizer.step()
+    found = summarise(tmp_path / "run").findings
+    assert [one.name for one in found] == ["no_law"]
+    assert "no weight passes for scale-invariant" in found[0].advice
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_without_a_map_a_large_head_is_no_part_of_all(seed):
+    torch.manual_seed(seed)
+    body = [nn.Conv2d(3, 32, 3, bias=False), nn.BatchNorm2d(32), nn.ReLU(), nn.Conv2d(32, 128, 3, bias=False)]
+    model = nn.Sequential(*body, nn.BatchNorm2d(128), nn.ReLU(), nn.Flatten(), nn.Linear(512, 100))
+    x, y = torch.randn(32, 3, 6, 6), torch.randint(0, 100, (32,))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-3)
+    with Monitor(model, optimizer, batch_size=32, samples=320, every_steps=1) as monitor:
+        for _ in range(20):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(model(x), y).backward()
+            optimizer.step()
+    law = monitor.records.pivot(index="step", columns="layer", values="predicted_step_angle")
+    assert law[["0.weight", "3.weight", "all"]].notna().all(axis=None)
+
+
+def test_findings_without_a_recipe_are_on_the_page(make_task, tmp_path):
+    task = make_task()
+    optimizer = torch.optim.Adagrad(task.parameters, lr=0.01)
+    with (
+        pytest.warns(UserWarning, match="No law is known for Adagrad"),
+        Monitor(task.model, optimizer, batch_size=32, samples=256, sinks=[RunFolder(tmp_path / "run")]),
+    ):
+        task.train(optimizer, 12)
+    with pytest.raises(SystemExit):
+        main(["report", str(tmp_path / "run")])
+    assert "Theory is silent about this run" in (tmp_path / "run" / "report.html").read_text()
+
+
 @pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.AdamW])
 @pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
 def test_a_bias_before_batch_norm_is_rounding_noise_and_no_problem(kind, precision):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+import torch
 
 from isogon import Recipe
 from isogon.lab import Config
@@ -24,3 +25,12 @@ def make_config() -> Callable[..., Config]:
         return Config(recipe=Recipe(**recipe), net_options=options, **{**usual, **changes})
 
     return make
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """As workers have it: runs are the same to the bit only with the same number of threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

@@ -147,6 +147,7 @@ def _kept_workers():
 
 
 @pytest.mark.usefixtures("_kept_workers")
+@pytest.mark.usefixtures("one_thread")
 def test_runs_are_those_of_train_and_a_failure_ends_no_other(make_config, tmp_path, capfd, monkeypatch):
     """One config lacks its data, one diverges, one kills the process that trains it."""
     (tmp_path / "deadly_module.py").write_text(DEADLY_NET)
@@ -191,6 +192,7 @@ def test_runs_are_those_of_train_and_a_failure_ends_no_other(make_config, tmp_pa
 
 
 @needs_proc
+@pytest.mark.usefixtures("one_thread")
 def test_killed_workers_and_drivers(make_config, tmp_path, monkeypatch):
     """One worker is killed and its run goes on; then the driver, and no worker outlives it; then all ends."""
     (tmp_path / "napping_module.py").write_text(NAPPING_NET)

@@ -31,7 +31,7 @@ from isogon.errors import ArgumentError, IsogonError, MissingExtraError
 from isogon.lab import RaySettings, Run, ray_session, run_all, train
 from isogon.lab.engines import TrainingJob
 from isogon.lab.ray_pool import _after_a_death, _Attempt, _pass_on, work_through_on_ray
-from isogon.lab.ray_session import _connect, _start_time, ray_kept, remove_leftover_clusters
+from isogon.lab.ray_session import _connect, _owner, ray_kept, remove_leftover_clusters
 from isogon.lab.ray_task import Driver, work_and_tell
 
 pytest.importorskip("ray", reason="Ray is not installed")
@@ -551,27 +551,29 @@ def test_what_a_killed_driver_left_is_removed_by_the_next_start(tmp_path, monkey
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     ended = subprocess.Popen([sys.executable, "-c", "pass"])
     ended.wait()
-    dead, alive, other = (tmp_path / f"isogon-{name}" for name in ("dead", "alive", "other"))
-    owners = {
-        dead: {"pid": ended.pid, "started": "1"},
-        alive: {"pid": os.getpid(), "started": _start_time(os.getpid())},
-    }
-    for folder in (dead, alive, other):
+    dead, alive, other, afar = (tmp_path / f"isogon-{name}" for name in ("dead", "alive", "other", "afar"))
+    ours = _owner(os.getpid())
+    elsewhere_running = {"pid": 1, "where": "another machine", "started": "1"}
+    owners = {dead: {**ours, "pid": ended.pid, "started": "1"}, alive: ours, afar: elsewhere_running}
+    for folder in (dead, alive, other, afar):
         (folder / "ray").mkdir(parents=True)
+    (other / "owner.json").write_text('{"pid": null}')
     for folder, owner in owners.items():
         (folder / "owner.json").write_text(json.dumps(owner))
-    sleep = "import time; time.sleep(600)"
+    sleep, agent = "import time; time.sleep(600)", "lib/ray/agent.py"
     agents = {
-        folder: subprocess.Popen([sys.executable, "-c", sleep, f"--temp-dir={folder}/ray"]) for folder in (dead, alive)
+        (folder, kind): subprocess.Popen([sys.executable, "-c", sleep, kind, f"--temp-dir={folder}/logs"])
+        for folder, kind in ((dead, agent), (alive, agent), (dead, "tail"))
     }
     try:
         remove_leftover_clusters()
-        assert agents[dead].wait(timeout=30) == -signal.SIGKILL
-        assert agents[alive].poll() is None
-        assert sorted(place.name for place in tmp_path.iterdir()) == ["isogon-alive", "isogon-other"]
+        assert agents[dead, agent].wait(timeout=30) == -signal.SIGKILL
+        assert agents[alive, agent].poll() is None
+        assert agents[dead, "tail"].poll() is None, "a program that only looks there"
+        assert sorted(place.name for place in tmp_path.iterdir()) == ["isogon-afar", "isogon-alive", "isogon-other"]
     finally:
-        for agent in agents.values():
-            agent.kill()
+        for process in agents.values():
+            process.kill()
 
 
 @pytest.mark.slow

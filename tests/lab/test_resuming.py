@@ -15,6 +15,7 @@ import pandas as pd
 import pytest
 import torch
 
+from isogon.dynamics import RunFolder
 from isogon.errors import ArgumentError, IsogonError
 from isogon.lab import Run, checkpoints, train
 from isogon.lab.checkpoints import FolderLock
@@ -86,7 +87,8 @@ def deaths(make_config, tmp_path):
         config = make_config(augmentation="crop-flip", save_predictions=True, **changes)
         settings = {"config": config.to_dict(), "deaths": listed, "checkpoint_every": checkpoint_every}
         settings |= {"whole": str(tmp_path / "whole"), "parts": str(tmp_path / "parts")}
-        environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
+        # One thread: a child that is forked from a process with several hangs in the first product.
+        environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
         ended = subprocess.run(
             [sys.executable, "-c", KILLER, json.dumps(settings)], env=environment, capture_output=True, text=True
         )
@@ -195,8 +197,24 @@ def test_a_run_with_a_damaged_checkpoint_starts_again_and_ends_the_same(stopped,
 def test_a_run_with_damaged_records_starts_again_and_ends_the_same(stopped, tmp_path, name):
     config, folder = stopped
     os.truncate(folder / name, (folder / name).stat().st_size // 2)
-    assert_starts_again(config, folder, tmp_path, f"{name}.damaged. The run starts again")
+    assert_starts_again(config, folder, tmp_path, f"{name}.damaged.* The run starts again")
     assert not list(folder.glob("*.damaged"))
+
+
+def test_damage_that_a_killed_process_had_set_aside_is_still_damage(stopped, tmp_path):
+    """Killed after the damaged part was renamed and before anything was made again."""
+    config, folder = stopped
+    part = folder / "records.part-000000.parquet"
+    os.truncate(part, part.stat().st_size // 2)
+    with pytest.warns(UserWarning, match="cannot be read"):
+        RunFolder(folder)
+    assert_starts_again(config, folder, tmp_path, "records.part-000000.parquet.damaged. The run starts again")
+
+
+def test_a_run_whose_table_of_epochs_is_gone_starts_again(stopped, tmp_path):
+    config, folder = stopped
+    (folder / "epochs.parquet").unlink()
+    assert_starts_again(config, folder, tmp_path, "the table of epochs, which is not complete. The run starts again")
 
 
 def assert_starts_again(config, folder, tmp_path, words):
@@ -214,7 +232,7 @@ def assert_starts_again(config, folder, tmp_path, words):
 def test_an_ended_run_with_a_damaged_file_is_trained_again(make_config, tmp_path, name):
     config = make_config()
     before = train(config, tmp_path / "run", device="cpu")
-    for content in (b"", b"{", b"\xff\xfe", b"[" * 100_000):
+    for content in (b"", b"{", b"\xff\xfe", b"[" * 100_000, b"{}", b'{"recipe": 3}'):
         (tmp_path / "run" / name).write_bytes(content)
         with pytest.warns(UserWarning, match="are damaged: it is trained again"):
             after = train(config, tmp_path / "run", device="cpu")

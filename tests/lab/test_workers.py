@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from dataclasses import dataclass
 
 import pytest
 
@@ -27,7 +28,7 @@ def process_of(tmp_path, monkeypatch):
 
     def call(key):
         heard = []
-        task = TaskTable(objective="objective_of_workers:number", metric="number")
+        task = TaskTable(objective="objective_of_workers:number", metric="number", direction="maximize")
         job = ObjectiveJob(task.objective, task, key, recipe, 0, str(tmp_path), "cpu")
         work_through([job], workers=1, heard=lambda kind, key, content: heard.append((kind, content)))
         ((kind, content),) = heard
@@ -75,3 +76,20 @@ def test_a_script_without_a_main_guard_is_told_so_and_fails_no_run(tmp_path):
     assert done.stderr.count("Traceback") == 1
     assert 'put what starts the training below if __name__ == "__main__":' in done.stderr.splitlines()[-1]
     assert not list(tmp_path.glob("runs/*/error.txt"))
+
+
+@dataclass
+class Blocked:
+    """Says which signals are blocked in the worker."""
+
+    keys = ("",)
+
+    def work(self, say):
+        say("mask", "", [int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, [])])
+
+
+def test_no_interrupt_reaches_a_worker_not_even_the_first():
+    heard = []
+    work_through([Blocked(), Blocked()], workers=2, heard=lambda *news: heard.append(news))
+    assert [content for _, _, content in heard] == [[signal.SIGINT]] * 2
+    assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, []), "and none is lost here"

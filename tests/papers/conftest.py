@@ -11,6 +11,20 @@ from isogon.papers.experiment import Experiment, Judgement, Planned, cell_of, cu
 from isogon.report.exhibits import FigureExhibit, Line, TableExhibit
 
 
+@pytest.fixture
+def mostly_undecided():
+    """Whether most of twenty noisy tables, judged by a function of the draw, leave a claim open; hardly any confirm it.
+
+    Noise may look like a difference once in a while: one table alone would be a matter of the seed.
+    """
+
+    def holds(judged):
+        verdicts = [judged(draw) for draw in range(20)]
+        return verdicts.count("undecided") > 10 and verdicts.count("holds") <= 3
+
+    return holds
+
+
 def config(weight_decay, seed, **changes):
     recipe = Recipe(lr=0.1, weight_decay=weight_decay, batch_size=50, samples=100, epochs=1)
     fields = {"net_options": {"width": 4, "scale_invariant": "affine"}, "data": "fashion-mini", "augmentation": "none"}

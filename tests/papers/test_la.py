@@ -18,9 +18,9 @@ FIGURES = [f"la/fig{number}" for number in range(1, 7)]
 EPOCHS = 40
 
 
-def curves(accuracies, *, seeds=3, noise=0.0, status="finished"):
+def curves(accuracies, *, seeds=3, noise=0.0, status="finished", draw=0):
     """A table of the figures' columns: `accuracies` maps a row to a function of the epoch; `noise` is of each seed."""
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(draw)
     tables = []
     for row, accuracy in accuracies.items():
         for seed in range(seeds):
@@ -62,13 +62,13 @@ PAIRS = {
 
 
 @pytest.mark.parametrize("name", PAIRS)
-def test_equal_curves_hold_unequal_ones_fail_and_noisy_ones_are_undecided(name):
+def test_equal_curves_hold_unequal_ones_fail_and_noisy_ones_are_undecided(name, mostly_undecided):
     first, second = PAIRS[name]
     same = {first: learning(), second: learning(0.901)}
     apart = {first: learning(), second: learning(0.8)}
     assert verdict(name, curves(same, noise=0.001)) == "holds"
     assert verdict(name, curves(apart, noise=0.001)) == "fails"
-    assert verdict(name, curves(same, noise=0.1)) == "undecided"
+    assert mostly_undecided(lambda draw: verdict(name, curves(same, noise=0.1, draw=draw)))
     assert verdict(name, curves(same, seeds=1)) == "undecided"
 
 
@@ -109,15 +109,15 @@ def test_figure_4_wants_a_gain_that_does_not_last():
     assert verdict("la/fig4", dropped(0.1, 0.0, noise=0.2)) == "undecided"
 
 
-def test_figure_5_wants_both_pairs_alike_and_the_cosine_ahead():
-    def table(exp_cosine=0.93, cosine=0.93, noise=0.001):
+def test_figure_5_wants_both_pairs_alike_and_the_cosine_ahead(mostly_undecided):
+    def table(exp_cosine=0.93, cosine=0.93, noise=0.001, draw=0):
         tops = {la.STEP: 0.9, la.TEXP: 0.9, la.COSINE: cosine, la.EXP_COSINE: exp_cosine}
-        return curves({row: learning(top) for row, top in tops.items()}, noise=noise)
+        return curves({row: learning(top) for row, top in tops.items()}, noise=noise, draw=draw)
 
     assert verdict("la/fig5", table()) == "holds"
     assert verdict("la/fig5", table(exp_cosine=0.8)) == "fails"
     assert verdict("la/fig5", table(0.85, 0.85)) == "fails"
-    assert verdict("la/fig5", table(noise=0.1)) == "undecided"
+    assert mostly_undecided(lambda draw: verdict("la/fig5", table(noise=0.1, draw=draw)))
 
 
 def cone(decay, normalised, both, steps=4000):

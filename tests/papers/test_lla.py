@@ -393,9 +393,9 @@ def test_snapshots_are_of_one_run(tmp_path):
     assert table["average_accuracy"].between(0.1, 1).all()
 
 
-def recovery(power, noise=0.0, seeds=1, until=3.0):
+def recovery(power, noise=0.0, seeds=1, until=3.0, draw=0):
     """Effective rates that come back as theory says with time scaled as x^−power."""
-    rng, rows = np.random.default_rng(6), []
+    rng, rows = np.random.default_rng(6 + draw), []
     for x in (1e-4, 2e-4, 4e-4, 8e-4):
         for seed in range(seeds):
             luck = np.exp(noise * rng.standard_normal())
@@ -407,10 +407,10 @@ def recovery(power, noise=0.0, seeds=1, until=3.0):
     return table.assign(change=2 / table["intrinsic_lr"], step=table["step"] + 2 / table["intrinsic_lr"], norm=1.0)
 
 
-def test_recovery_takes_time_in_inverse_proportion():
+def test_recovery_takes_time_in_inverse_proportion(mostly_undecided):
     assert verdict("lla/fig11", recovery(1.0)) == "holds"
     assert verdict("lla/fig11", recovery(0.5, until=10)) == "fails"
-    assert verdict("lla/fig11", recovery(1.0, noise=0.4, until=10)) == "undecided"
+    assert mostly_undecided(lambda draw: verdict("lla/fig11", recovery(1.0, noise=0.4, until=10, draw=draw)))
     assert verdict("lla/fig11", recovery(1.0, until=0.5)) == "undecided"
     found = lla_recovery.recoveries(recovery(1.0))
     expected = [lla_recovery.theory_steps(x) for x in found["intrinsic_lr"]]

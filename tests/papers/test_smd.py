@@ -32,9 +32,9 @@ def test_all_are_there():
     assert list(BY_ID) == [*(f"smd/fig{number}" for number in range(2, 10)), "smd/table1", "smd/table2"]
 
 
-def steps(ratios, *, noise=0.01, seeds=2):
+def steps(ratios, *, noise=0.01, seeds=2, draw=0):
     """Rows by step: `ratios` maps a row to its angle and its norm over the law, a pair for each stage."""
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(draw)
     rows = []
     for row, by_stage in ratios.items():
         for seed in range(seeds):
@@ -56,14 +56,14 @@ def steps(ratios, *, noise=0.01, seeds=2):
     return pd.DataFrame(rows)
 
 
-def test_figure_2_wants_angles_and_norms_at_the_law():
-    def table(angle=1.0, norm=1.0, noise=0.01):
-        return steps({smd.SGD: [(1, 1)], smd.SGDM: [(angle, norm)]}, noise=noise)
+def test_figure_2_wants_angles_and_norms_at_the_law(mostly_undecided):
+    def table(angle=1.0, norm=1.0, noise=0.01, draw=0):
+        return steps({smd.SGD: [(1, 1)], smd.SGDM: [(angle, norm)]}, noise=noise, draw=draw)
 
     assert verdict("smd/fig2", table()) == "holds"
     assert verdict("smd/fig2", table(angle=0.7)) == "fails"
     assert verdict("smd/fig2", table(norm=1.3)) == "fails"
-    assert verdict("smd/fig2", table(noise=0.8)) == "undecided"
+    assert mostly_undecided(lambda draw: verdict("smd/fig2", table(noise=0.3, draw=draw)))
     assert verdict("smd/fig2", table().query("row == 'SGD'")) == "undecided"
 
 

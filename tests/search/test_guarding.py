@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import shutil
@@ -34,6 +35,12 @@ def loss(trial):
 def per_cent(trial):
     return 87.5
 
+def endless(trial):
+    if trial.recipe.tuning_factor > 0.3:
+        trial.report(0, math.inf)
+        return math.inf
+    return fine(trial)
+
 def fine(trial):
     return 0.9 - 0.02 * math.log2(trial.recipe.tuning_factor / 0.1) ** 2
 """
@@ -65,6 +72,8 @@ def test_a_loss_is_minimized_and_shown_as_it_is(make, tmp_path, no_workers, prun
     outcome = run(make("loss", metric="loss", pruner=pruner), tmp_path / "out", progress=False)
     assert outcome.tuning_factor == pytest.approx(0.1, rel=0.2)
     assert all(row.score is None or -3 < row.score < -1.9 for row in outcome.rows)
+    answer = json.loads((tmp_path / "out" / "outcome.json").read_text())
+    assert (answer["metric"], answer["direction"]) == ("loss", "minimize")
     (best,) = [one["best"] for one in Progress.read(tmp_path / "out").to_dict()["fractions"]]
     assert best["loss"] == pytest.approx(2.0, abs=0.02)
     from isogon.report.search_page import search_text
@@ -72,6 +81,14 @@ def test_a_loss_is_minimized_and_shown_as_it_is(make, tmp_path, no_workers, prun
     page = search_text(outcome, tmp_path / "out")
     assert "Loss against the tuning factor" in page
     assert "of loss, twice the best" in page
+
+
+@pytest.mark.parametrize("sampler", ["tpe", "gp", "random"])
+def test_samplers_minimize_a_loss_too(make, tmp_path, no_workers, sampler):
+    tables = make("loss", metric="loss").model_dump()
+    tables["search"] |= {"sampler": sampler, "trials": 8}
+    outcome = run(Study.made(tables), tmp_path / "out", progress=False)
+    assert outcome.tuning_factor == pytest.approx(0.1, rel=0.5)
 
 
 def test_the_command_prints_the_metric_by_its_name(make, tmp_path, no_workers, capsys):
@@ -108,15 +125,23 @@ def test_what_cannot_be_an_accuracy_stops_the_search_at_once(make, tmp_path, no_
     [
         ({"metric": "loss", "direction": "maximize"}, "is to be minimized"),
         ({"metric": "accuracy", "direction": "minimize"}, "is to be maximized"),
-        ({"metric": ""}, "study key task.metric"),
-        ({"metric": "a\nb"}, "cannot be printed"),
+        ({"metric": "neg_log_loss"}, 'add direction = "minimize" or "maximize"'),
+        ({"metric": "reward"}, 'add direction = "minimize" or "maximize"'),
+        ({"metric": "", "direction": "minimize"}, "study key task.metric"),
+        ({"metric": "a\nb", "direction": "minimize"}, "cannot be printed"),
         ({"direction": "up"}, "study key task.direction"),
-        ({"data": "digits", "metric": "bleu"}, "a lab task has accuracy and loss"),
+        ({"data": "digits", "metric": "bleu", "direction": "maximize"}, "a lab task has accuracy and loss"),
     ],
 )
 def test_a_metric_that_makes_no_sense_is_refused(make, task, complaint):
     with pytest.raises(IsogonError, match=complaint):
         make(**task)
+
+
+def test_an_infinite_value_is_a_trial_that_diverged_and_stops_no_search(make, tmp_path, no_workers):
+    outcome = run(make("endless"), tmp_path / "out", progress=False)
+    assert outcome.lost["diverged"] > 0
+    assert outcome.tuning_factor == pytest.approx(0.1, rel=0.3)
 
 
 def test_nan_is_a_trial_that_diverged_whatever_the_metric():
@@ -125,8 +150,9 @@ def test_nan_is_a_trial_that_diverged_whatever_the_metric():
 
 
 def test_a_study_of_before_keeps_its_key(make):
-    """Keys that came later do not count where a study does without them."""
-    assert make().key == make(metric="accuracy", direction="maximize").key
+    """Keys that came later do not count where they change nothing: 0.1 maximized whatever an objective returned."""
+    assert make().key == "683690478d7634c2a452afbf083064f6810e6811b81c644c53c006bc4aaeb68b"
+    assert make().key == make(metric="minus_loss", direction="maximize").key
     assert make().key != make(metric="loss").key
 
 

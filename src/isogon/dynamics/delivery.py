@@ -52,14 +52,18 @@ class Delivery:
             raise errors[0]
 
     def close(self) -> None:
-        """Deliver what waits, once more, close the sinks, and say what is missing where."""
+        """Deliver what waits, close the sinks, and say what is missing where; called again, it tries those again."""
         errors = []
         for queue in self._queues:
+            if queue.closed:
+                continue
             error = queue.deliver(warn=False)
-            try:
-                queue.tell("close")
-            except Exception as problem:
-                error = error or problem
+            if error is None:
+                try:
+                    queue.tell("close")
+                except Exception as problem:
+                    error = problem
+            queue.closed = error is None
             if error is None:
                 continue
             errors.append(error)
@@ -81,6 +85,7 @@ class _Queue:
         self.sink = sink
         self.rows: deque[pd.DataFrame] = deque()
         self.epochs: deque[Mapping[str, Any]] = deque()
+        self.closed = False
         self._failing = False
 
     @property
@@ -103,15 +108,17 @@ class _Queue:
                 self.sink(joined(waiting) if len(waiting) > 1 else waiting[0])
                 for _ in waiting:  # taken; what came meanwhile waits for the next time
                     self.rows.popleft()
-            while self.epochs:
-                self.tell("end_epoch", self.epochs[0])
-                self.epochs.popleft()
+            told = list(self.epochs)
+            for row in told:
+                self.tell("end_epoch", row)
             self.tell("flush")
+            for _ in told:  # only now are they where they belong; an epoch that is told again replaces itself
+                self.epochs.popleft()
         except Exception as error:  # a full disk, a lost connection: the sink's trouble, not the training's
             if warn and not self._failing:
                 warnings.warn(
-                    f"{self.name} did not take the monitor's rows ({first_line(error)}): they wait, and are offered "
-                    "again at the end of each epoch and on close.",
+                    f"{self.name} did not take what was measured ({first_line(error)}): it waits, and is offered again "
+                    "at the end of each epoch and on close.",
                     stacklevel=4,
                 )
             self._failing = True

@@ -30,18 +30,22 @@ class Drop:
 def drops(layer: pd.DataFrame) -> list[Drop]:
     """The drops in the rows of one layer, each at the end of a phase; a smooth decay has none.
 
-    Before a drop the rate stays where it is for a while. A fall by less than a drop is the beginning of a smooth decay,
-    be it in steps of an epoch each, and whatever falls after it belongs to that.
+    Before a drop the rate stays where it is for a while. A fall by less than a drop may be the beginning of a smooth
+    decay, be it in steps of an epoch each; what falls after it belongs to that, until the rate rests for longer.
     """
     lr, steps = layer.lr.to_numpy(), layer.step.to_numpy()
     falls = np.flatnonzero(lr[1:] < (1 - _FALL) * lr[:-1]) + 1
     found, start, last_fall = [], 0, 0
+    # How long the last step of a smooth decay was, 0 outside of one; rows tell it to the distance between two.
+    stair, apart = 0.0, float(np.median(np.diff(steps))) if len(steps) > 1 else 0.0
     for end in falls.tolist():
         lasted, so_far = steps[end] - steps[last_fall], steps[end] - steps[0]
         last_fall = end
         factor = float(lr[end - 1] / lr[end]) if lr[end] > 0 else math.inf
-        if factor < DROP:
-            break
+        smooth = stair > 0 and lasted < 2 * (stair + apart)
+        stair = float(lasted) if factor < DROP or smooth else 0.0
+        if stair:
+            continue
         level = end >= 2 and (1 - _FALL) * lr[end - 2] <= lr[end - 1] <= _RISE * lr[end - 2]
         if level and lasted >= _PHASE * so_far:
             row = layer.iloc[end]

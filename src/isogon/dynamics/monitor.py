@@ -168,6 +168,7 @@ class Monitor:
         """
         watches, self._watches = self._watches, []
         if not watches:
+            self._delivery.close()  # what is complete stays; a sink that was not may have room now
             return
         self._fetch(watches, last=True)
         self._states = [watch.state() for watch in watches]

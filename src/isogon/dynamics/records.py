@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import warnings
 from collections.abc import Mapping
+from contextlib import suppress
 from io import BytesIO
 from pathlib import Path
 from typing import Any
@@ -149,10 +150,19 @@ class RunFolder:
     def _files(self) -> list[Path]:
         return [self.folder / RECORDS, self.folder / EPOCHS, *sorted(self.folder.glob(_PARTS))]
 
+    @property
+    def epochs_kept(self) -> int:
+        """Epochs of which the folder has a row."""
+        return len(self._epochs)
+
     def _set_damaged_aside(self) -> list[Path]:
-        damaged = []
+        # Those of a process that died before it could make them again are still damage.
+        damaged = sorted(self.folder.glob("*.parquet.damaged"))
         for file in self._files():
-            if file.exists() and (reason := _damage(file)):
+            with suppress(FileNotFoundError):  # another rank was faster
+                reason = _damage(file)
+                if reason is None:
+                    continue
                 damaged.append(file.replace(file.with_name(f"{file.name}.damaged")))
                 warnings.warn(
                     f"{file} cannot be read ({reason}) and is now {damaged[-1].name}: what it held is missing from "
@@ -190,9 +200,10 @@ class RunFolder:
 
 
 def _damage(file: Path) -> str | None:
-    """Why a Parquet file of a run's folder cannot be read; None where it can."""
+    """Why a Parquet file of a run's folder is none; None where it is one. That the disk fails is another matter."""
+    content = file.read_bytes()
     try:
-        columns = pd.read_parquet(BytesIO(file.read_bytes())).columns
+        columns = pd.read_parquet(BytesIO(content)).columns
     except (OSError, ValueError) as error:  # pyarrow's errors are both
         return first_line(error)
     needed = ("epoch", "step") if file.name == EPOCHS else tuple(SCHEMA)

@@ -24,6 +24,9 @@ ALL = "all"
 MEAN_STEPS = 200
 #: root mean square of the radial leak above which a weight does not pass for invariant
 LEAK = 0.01
+# Any direction is nearly at right angles to a weight of many dimensions n, up to 1/√n by chance. So a weight passes
+# without a map only where its leak is below this share of that; rounding leaves a tenth of it, even in bfloat16.
+_SHARE_OF_CHANCE, _LEAST_LEAK = 0.03, 1e-5
 #: share of the other tensors' unit gradient, root mean square, below which a tensor's is taken for rounding noise: a
 #: bias before a normalisation has no effect, and its gradient is what rounding leaves
 NOISE = 1e-2
@@ -147,7 +150,9 @@ class RowMaker:
         if self.tensors.silence is not None:
             return np.zeros(known.shape, dtype=bool)
         if not self.tensors.mapped:
-            return np.asarray((count > 0) & (leaked <= LEAK**2 * count))
+            by_chance = _SHARE_OF_CHANCE / np.sqrt(np.maximum(self.tensors.sizes, 1))
+            bound = np.clip(by_chance, _LEAST_LEAK, LEAK)
+            return np.asarray((count > 0) & (leaked <= bound**2 * count))
         mean = np.where(count > 0, energy / np.maximum(count, 1), 0.0)
         # In a network of which every convolution has a bias, half of the tensors are such.
         usual = np.quantile(mean, 0.75, axis=1, keepdims=True)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import sys
 import time
 import warnings
 from collections import deque
@@ -89,7 +88,8 @@ def work_through_on_ray(
         nodes = _Nodes(ray, settings)
         try:
             while waiting or busy:
-                room = min(workers or sys.maxsize, nodes.room())
+                found = nodes.room()  # asked in any case: it sees whether the cluster is still there
+                room = workers or found
                 while waiting and len(busy) < room:
                     attempt = waiting.popleft()
                     if not attempt.claimed and claim is not None and not claim(attempt.job):  # type: ignore[arg-type]

@@ -6,6 +6,7 @@ import importlib
 import logging
 import math
 import os
+import platform
 import secrets
 import shutil
 import signal
@@ -131,7 +132,7 @@ def _connect(ray: Any, settings: RaySettings, undo: ExitStack) -> None:
         remove_leftover_clusters()
         private = tempfile.mkdtemp(prefix=_PREFIX)
         undo.callback(shutil.rmtree, private, ignore_errors=True)
-        write_json(Path(private, _OWNER), {"pid": os.getpid(), "started": _start_time(os.getpid())}, private=True)
+        write_json(Path(private, _OWNER), _owner(os.getpid()), private=True)
         options |= {
             "address": "local",
             "num_cpus": default_workers("cpu"),
@@ -183,27 +184,36 @@ def remove_leftover_clusters() -> None:
     Ray's agents live on for a minute.
     """
     for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
-        with suppress(OSError, IsogonError, KeyError):
+        with suppress(OSError, IsogonError, KeyError, TypeError, ValueError):
             if folder.is_symlink() or (hasattr(os, "getuid") and folder.stat().st_uid != os.getuid()):
                 continue
             owner = read_json(folder / _OWNER, _OWNER)
-            if owner["started"] is not None and _start_time(int(owner["pid"])) != owner["started"]:
+            now = _owner(int(owner["pid"]))
+            # Only of this machine: elsewhere, or in another container, processes have the same numbers.
+            if now["where"] is not None and owner["where"] == now["where"] and owner["started"] != now["started"]:
                 _end_processes_of(folder)
                 shutil.rmtree(folder, ignore_errors=True)
 
 
-def _start_time(pid: int) -> str | None:
-    """When a process was started, in the system's own count; None where there is none, or where that is not told."""
+def _owner(pid: int) -> dict[str, Any]:
+    """A process: its number, where that counts, and when it was started; None where there is none or nobody tells."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[19]
+        where = f"{platform.node()} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        where = None
+    try:
+        started = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[19]
     except (OSError, IndexError):
-        return None
+        started = None
+    return {"pid": pid, "where": where, "started": started}
 
 
 def _end_processes_of(folder: Path) -> None:
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
-            if f"{folder}{os.sep}" in (process / "cmdline").read_bytes().decode(errors="replace"):
+            command = (process / "cmdline").read_bytes().decode(errors="replace")
+            # Ray's own: not a program that only looks there.
+            if f"{folder}{os.sep}" in command and "/ray/" in command.replace(str(folder), ""):
                 os.kill(int(process.name), signal.SIGKILL)
 
 

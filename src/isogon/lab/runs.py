@@ -129,10 +129,11 @@ class Run:
             status, fingerprint, epochs = result["status"], result["data_fingerprint"], read_epochs(folder)
             if len(epochs) != result["epochs"]:
                 raise ValueError("its table of epochs is not complete")
+            made = Config.from_dict(config)
         except (OSError, ValueError, KeyError, TypeError):  # pyarrow's errors are among them
             cure = "remove the folder to train it again"
             raise DamagedRunError("folder", "a run whose files can be read", str(folder), cure) from None
-        return cls(Config.from_dict(config), status, epochs, data_fingerprint=fingerprint, folder=folder)
+        return cls(made, status, epochs, data_fingerprint=fingerprint, folder=folder)
 
     @classmethod
     def read_if_ended(cls, folder: Path | str | None) -> Self | None:

@@ -98,7 +98,6 @@ def _other_config(file: Path, config: Config) -> bool:
     if not file.exists():
         return False
     try:
-        content = read_json(file, CONFIG)
+        return Config.from_dict(read_json(file, CONFIG)).key != config.key
     except ArgumentError:
         return False
-    return Config.from_dict(content).key != config.key

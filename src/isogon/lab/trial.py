@@ -331,6 +331,8 @@ class Trial:
                 state = checkpoints.load_checkpoint(file, self.device)
             except ArgumentError:
                 damaged.append(file.name)
+            if state is not None and self._writer is not None and self._writer.epochs_kept < state.get("epoch", 0):
+                damaged.append("the table of epochs, which is not complete")
             whole = self.ranks.total(torch.tensor(len(damaged), device=self.device)).item() == 0
             if not whole and self.ranks.leads:
                 what = ", ".join(damaged) or "the checkpoint, on another rank"

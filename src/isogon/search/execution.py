@@ -180,7 +180,8 @@ class ObjectiveJob:
 
             def report(step: int, value: float) -> None:
                 epoch = check_whole("step", step, low=0, cure="count epochs from 0")
-                say("epoch", self.key, (epoch, self.task.check_value(float(value))))
+                number = math.nan if math.isinf(float(value)) else float(value)  # it diverged
+                say("epoch", self.key, (epoch, self.task.check_value(number)))
                 if (place / STOP).exists():
                     raise Pruned(epoch + 1)
 
@@ -250,7 +251,7 @@ def _call_objective(
         elif kind == "full":
             raise DiskFullError(content)
         elif kind == "refused":  # every trial's would be
-            raise MetricError(f"The objective {objective} returned what the study did not ask for: {content}")
+            raise MetricError(f"The objective {objective} gave what the study did not ask for: {content}")
         else:
             ledger.end(row, "failed", None, images=0, seconds=0.0, error=content)
             board.ended(name, content)

@@ -93,6 +93,8 @@ class Outcome:
 
     def to_dict(self) -> dict[str, Any]:
         return {
+            "metric": self.study.task.metric,
+            "direction": self.study.task.direction,
             "unknown": self.unknown,
             self.unknown: getattr(self.recipe, self.unknown),
             "interval": list(self.interval),

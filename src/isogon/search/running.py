@@ -65,6 +65,7 @@ def run(
         if fresh:
             forget(study, folder)
         with opened(study, folder, say) as ledger:
+            say(f"the search {study.task.direction}s {study.task.metric}")
             if retry:
                 say(f"{ledger.retry()} failed trials are tried again")
             train = partial(

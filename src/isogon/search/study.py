@@ -28,8 +28,11 @@ SOLVABLE = ("weight_decay", "lr")
 Sampler = Literal["grid", "tpe", "gp", "random"]
 Pruner = Literal["none", "median", "hyperband"]
 Direction = Literal["minimize", "maximize"]
-# Of a metric whose name holds one of these, less is better.
-_LESS_IS_BETTER = ("loss", "error", "perplexity", "nll", "bits")
+# Metrics of which everybody knows the direction; of others the study must say it.
+_MINIMIZED = ("loss", "error", "perplexity", "ppl", "nll", "cross_entropy", "mse", "rmse", "mae", "wer", "cer", "bpb")
+_MAXIMIZED = ("accuracy", "acc", "f1", "auc", "bleu")
+# What such a name may begin with.
+_SPLITS = ("train_", "val_", "valid_", "validation_", "eval_", "test_")
 # Metrics that are a share, and so lie between 0 and 1.
 _SHARES = ("accuracy", "error")
 
@@ -77,8 +80,7 @@ class RecipeTable(_Table):
 class TaskTable(_Table):
     """What to train: an isogon lab task (the fields of `lab.Config`), or the user's own `objective`.
 
-    The search looks for the best `metric`. Its `direction` follows from its name unless given: a loss is minimized, an
-    accuracy maximized.
+    The search looks for the best `metric`. A loss is minimized and an accuracy maximized; other names need `direction`.
     """
 
     objective: str | None = None
@@ -97,8 +99,11 @@ class TaskTable(_Table):
     @model_validator(mode="before")
     @classmethod
     def _direction_of_metric(cls, content: Any) -> Any:
-        if isinstance(content, dict) and "direction" not in content:
-            return {**content, "direction": _usual_direction(content.get("metric", ""))}
+        if isinstance(content, dict) and "direction" not in content and isinstance(content.get("metric"), str):
+            usual = _usual_direction(content["metric"])
+            if usual is None:
+                raise ValueError(f'has metric = "{content["metric"]}": add direction = "minimize" or "maximize"')
+            return {**content, "direction": usual}
         return content
 
     @model_validator(mode="after")
@@ -109,7 +114,8 @@ class TaskTable(_Table):
             raise ValueError("has a metric with letters that cannot be printed")
         if self.objective is None and self.metric not in ("accuracy", "loss"):
             raise ValueError(f'has metric = "{self.metric}", and a lab task has accuracy and loss')
-        if self.direction != (usual := _usual_direction(self.metric)) and self.metric in (*_SHARES, "loss"):
+        usual = _usual_direction(self.metric)
+        if usual is not None and self.direction != usual:
             raise ValueError(f'has metric = "{self.metric}", which is to be {usual}d')
         return self
 
@@ -121,7 +127,7 @@ class TaskTable(_Table):
     def check_value(self, value: float) -> float:
         """`value` where it can be the metric's; NaN, for a run that diverged, can."""
         if self.metric in _SHARES and not (value != value or 0 <= value <= 1):
-            cure = 'divide per cent by 100; for a loss write metric = "loss" into [task]'
+            cure = 'divide per cent by 100; for a loss write metric = "loss" into [task], for other names direction too'
             raise MetricError(f"{self.metric} must be from 0 to 1, got {value:g}: {cure}.")
         return value
 
@@ -272,20 +278,21 @@ class Study(_Table):
     def key(self) -> str:
         """A fingerprint of what decides the answer; engine, workers and storage do not."""
         content = self.model_dump(mode="json", exclude={"run": True})
-        # Keys that came later do not count where a study does without them.
-        for name in ("metric", "direction"):
-            if getattr(self.task, name) == TaskTable.model_fields[name].default:
-                del content["task"][name]
+        # Keys that came later do not count where they change nothing: isogon 0.1 maximized whatever it was given.
+        if self.task.direction == "maximize" and (self.task.objective is not None or self.task.metric == "accuracy"):
+            del content["task"]["metric"], content["task"]["direction"]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def _usual_direction(metric: Any) -> Direction:
+def _usual_direction(metric: str) -> Direction | None:
     """
-    >>> _usual_direction("val_loss"), _usual_direction("accuracy")
-    ('minimize', 'maximize')
+    >>> _usual_direction("val_loss"), _usual_direction("accuracy"), _usual_direction("neg_log_loss")
+    ('minimize', 'maximize', None)
     """
-    less = isinstance(metric, str) and any(word in metric.lower() for word in _LESS_IS_BETTER)
-    return "minimize" if less else "maximize"
+    plain = metric.lower()
+    for split in _SPLITS:
+        plain = plain.removeprefix(split)
+    return "minimize" if plain in _MINIMIZED else "maximize" if plain in _MAXIMIZED else None
 
 
 def _fraction(value: Any) -> float:

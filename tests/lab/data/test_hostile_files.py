@@ -93,6 +93,9 @@ def test_an_image_bomb_a_pipe_and_a_size_beyond_all_memory(tmp_path):
     assert load(f"imagefolder:{root}").samples == 4
     os.mkfifo(root / "train" / "a" / "pipe.png")
     assert load(f"imagefolder:{root}?size=16").samples == 4, "a pipe is no image, and is not waited for"
+    pillow.new("RGB", (60_000, 1)).save(root / "train" / "a" / "long.png")
+    assert "does not decode (resized it would have" in refusal(f"imagefolder:{root}?size=2048")
+    (root / "train" / "a" / "long.png").unlink()
     for size in ("100000", "0", "-1", "1e3", "9" * 5000, "²"):
         assert "must be imagefolder:PATH" in refusal(f"imagefolder:{root}?size={size}")
     pillow.new("1", (20_000, 20_000)).save(root / "train" / "a" / "bomb.png")

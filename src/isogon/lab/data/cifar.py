@@ -201,8 +201,10 @@ def _unpacked(archive: Path, files: tuple[str, ...], wanted: CifarSet) -> list[b
     found: dict[str, bytes] = {}
     try:
         with tarfile.open(fileobj=io.BytesIO(packed), mode="r:*") as tar:
+            total = 0
             for member in tar:
-                check_unpacked_size(archive, member.size, len(packed))
+                total += member.size
+                check_unpacked_size(archive, total, len(packed))
                 name = Path(member.name).name
                 if name in files and member.isfile():
                     content = tar.extractfile(member)

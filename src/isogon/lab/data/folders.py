@@ -118,9 +118,11 @@ def _decoded(paths: Sequence[Path], size: int | None, exactly: int | None = None
                     if opened.width * opened.height > _MOST_PIXELS:
                         raise ValueError(f"it has {opened.width}×{opened.height} pixels")
                     picture = opened.convert("RGB")
+                if size:
+                    picture = _fitted(picture, size, pillow)
         except Exception as error:  # Pillow raises whatever a broken file leads to
             raise DamagedDataError(path, f"it does not decode ({first_line(error)})") from error
-        pixels = np.asarray(_fitted(picture, size, pillow) if size else picture).transpose(2, 0, 1)
+        pixels = np.asarray(picture).transpose(2, 0, 1)
         if images is None:
             check_memory(path.parent, len(paths) * pixels.size)
             images = np.empty((len(paths), *pixels.shape), np.uint8)
@@ -140,6 +142,8 @@ def _fitted(picture: Any, size: int, pillow: Any) -> Any:
     width, height = picture.size
     scale = size / min(width, height)
     width, height = max(size, round(width * scale)), max(size, round(height * scale))
+    if width * height > _MOST_PIXELS:
+        raise ValueError(f"resized it would have {width}×{height} pixels")
     left, top = (width - size) // 2, (height - size) // 2
     resized = picture.resize((width, height), pillow.Resampling.BILINEAR)
     return resized.crop((left, top, left + size, top + size))

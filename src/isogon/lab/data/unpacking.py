@@ -11,34 +11,33 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from isogon.errors import first_line
 from isogon.lab.data.arrays import DamagedDataError
 
-# Pictures pack to a tenth at best; what is small is let through whatever its ratio.
+# Pictures pack to a tenth at best; what is small is let through whatever its ratio, and nothing that fills the memory.
 _MOST_RATIO, _SMALL = 100, 64 * 2**20
+_PIECE = 2**20
 _OPENERS: dict[str, Callable[..., Any]] = {"gz": gzip.open, "xz": lzma.open}
-
-
-def most_bytes(packed: int) -> int:
-    """Bytes to which a file of so many may unpack."""
-    return max(_SMALL, _MOST_RATIO * packed)
 
 
 def unpacked(place: Path | str, content: bytes, kind: str) -> bytes:
     """`content`, packed by `kind` (gz or xz), as it was before; `place` is where it comes from."""
-    most = most_bytes(len(content))
+    plain = bytearray()
     try:
         with _OPENERS[kind](io.BytesIO(content)) as stream:
-            plain: bytes = stream.read(most + 1)
-    except (EOFError, OSError, zlib.error, lzma.LZMAError, MemoryError) as error:
-        raise DamagedDataError(place, f"it does not unpack ({error})") from error
-    check_unpacked_size(place, len(plain), len(content))
-    return plain
+            while piece := stream.read(_PIECE):
+                plain += piece
+                check_unpacked_size(place, len(plain), len(content))
+    except (EOFError, OSError, zlib.error, lzma.LZMAError) as error:
+        raise DamagedDataError(place, f"it does not unpack ({first_line(error)})") from error
+    return bytes(plain)
 
 
 def check_unpacked_size(place: Path | str, plain: int, packed: int) -> None:
-    """Refuse what would unpack to far more than any picture does."""
-    if plain > most_bytes(packed):
+    """Refuse what unpacks to far more than any picture does, or to more than the memory holds."""
+    if plain > max(_SMALL, _MOST_RATIO * packed):
         raise DamagedDataError(place, f"it unpacks to more than {_MOST_RATIO} times its size, as no pictures do")
+    check_memory(place, 2 * plain)
 
 
 def check_memory(place: Path | str, needed: int) -> None:
