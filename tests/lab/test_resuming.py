@@ -88,7 +88,8 @@ def deaths(make_config, tmp_path):
         settings = {"config": config.to_dict(), "deaths": listed, "checkpoint_every": checkpoint_every}
         settings |= {"whole": str(tmp_path / "whole"), "parts": str(tmp_path / "parts")}
         # One thread: a child that is forked from a process with several hangs in the first product.
-        environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
+        alone = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+        environment = {**os.environ, **alone, "CUDA_VISIBLE_DEVICES": ""}
         ended = subprocess.run(
             [sys.executable, "-c", KILLER, json.dumps(settings)], env=environment, capture_output=True, text=True
         )
