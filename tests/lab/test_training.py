@@ -384,3 +384,15 @@ def test_snapshots_are_the_weights_on_the_way(make_config, tmp_path):
         assert all(torch.equal(kept[name], value) for name, value in weights.items())
     with pytest.raises(IsogonError, match="no snapshots"):
         _ = train(make_config(epochs=1), device="cpu").snapshots
+
+
+def test_rates_and_norms_go_together_where_an_epoch_ends_with_a_rebase(make_config):
+    """An exponential schedule halves weights that have doubled, here every 35 steps; some of those end an epoch."""
+    options = {"schedule": "exp(constant)", "lr": 0.1, "weight_decay": 0.02, "epochs": 120, "monitor_every": 4}
+    run = train(make_config(**options), device="cpu")
+    joint = run.records.query("layer == 'all'").set_index("step")
+    rates = joint.effective_lr[joint.epoch_angle.notna()]
+    assert len(rates) == 120
+    steps = np.abs(np.log(rates.to_numpy()[1:] / rates.to_numpy()[:-1]))
+    # A norm that was halved beside a rate that was not yet quartered would be a jump by 4 there and back.
+    assert steps[5:].max() < np.log(2.5), rates

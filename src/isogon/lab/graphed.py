@@ -90,7 +90,8 @@ class GraphedTrial:
                 monitor.advance(ahead)
             for _ in range(ahead):
                 recording.step()
-            driver.advance(ahead)
+            with self.trial.rates_moved():
+                driver.advance(ahead)
         self._step += max(1, ahead)
         if driver.halvings != halvings:
             recording.fused.refresh()

@@ -7,7 +7,7 @@ import math
 import time
 import warnings
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -198,8 +198,17 @@ class Trial:
 
     def step(self) -> None:
         self.optimizer.step()
-        self.driver.step()
+        with self.rates_moved():
+            self.driver.step()
         self._turns.step()
+
+    @contextmanager
+    def rates_moved(self) -> Iterator[None]:
+        """Within it the schedule moves on; where it halves the weights, the monitor is told the rates that fit them."""
+        halvings = self.driver.halvings
+        yield
+        if self.monitor is not None and self.driver.halvings != halvings:
+            self.monitor.advance(0)
 
     def end_epoch(self) -> None:
         """Test, keep the epoch's row and the checkpoint, and see whether the run has diverged."""
