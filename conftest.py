@@ -15,6 +15,7 @@ _LACKED = (
     (re.compile("CUDA|GPU", re.IGNORECASE), "a GPU"),
     (re.compile("chromium", re.IGNORECASE), "Chromium"),
     (re.compile(r"could not import '([\w.]+)'"), r"\1"),
+    (re.compile(r"(?:Skipped: )?(.+?) (?:is|are) not (?:beside|installed|in|there)\b"), r"\1"),
 )
 
 
@@ -23,12 +24,14 @@ def lacked(reason: str) -> str:
 
     >>> lacked("Skipped: needs CUDA"), lacked("could not import 'torchvision': No module named 'torchvision'")
     ('a GPU', 'torchvision')
+    >>> lacked("Skipped: the data folder is not beside the project"), lacked("Skipped: has no stem to choose")
+    ('the data folder', "something else ('has no stem to choose')")
     """
     for pattern, thing in _LACKED:
         found = pattern.search(reason)
         if found:
             return found.expand(thing) if "\\" in thing else thing
-    return reason.removeprefix("Skipped: ")
+    return f"something else ({reason.removeprefix('Skipped: ')!r})"
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

@@ -466,7 +466,7 @@ def test_a_cluster_of_ours_is_closed_to_others(cluster):
     guess = asked_to_be_let_in(cluster.address, RAY_AUTH_MODE="token", RAY_AUTH_TOKEN="0" * 64)
     assert guess.startswith("refused")
     friend = asked_to_be_let_in(cluster.address, RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=cluster.token)
-    assert friend == "let in\n"
+    assert friend.startswith("let in\n")  # behind it Ray may tell of nodes that other tests have ended
 
     # Whatever Ray lets everybody read is in a folder that is closed to them, and the token is nowhere.
     (private,) = [place for place in cluster.temporary.iterdir() if place.name != "home"]

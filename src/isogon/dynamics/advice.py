@@ -83,7 +83,7 @@ def findings(
 
 
 def _no_law(case: _Case) -> Iterator[Finding]:
-    """Nothing was predicted, so that nothing can be out of order: whoever reads that all is well must know.
+    """Nothing was predicted, so that nothing can be out of order: a reader to whom all looks well must know.
 
     At the run's end, that is: without a map a weight may pass for invariant for its first steps.
     """
