@@ -117,21 +117,14 @@ def _reason_of_silence(case: _Case) -> str:
 
 def _without_effect(case: _Case) -> Iterator[Finding]:
     """A tensor to which the law would apply, were its gradient more than rounding noise."""
-    energies = {
-        name: root_mean_square(rows.unit_grad_sq**0.5)
-        for name, rows in case.layers.items()
-        if name != ALL and not rows.predicted_step_angle.notna().any()
-    }
-    lawful = [
-        root_mean_square(rows.unit_grad_sq**0.5)
-        for name, rows in case.layers.items()
-        if name != ALL and rows.predicted_step_angle.notna().any()
-    ]
+    layers = {name: rows for name, rows in case.layers.items() if name != ALL}
+    energies = {name: root_mean_square(rows.unit_grad_sq**0.5) for name, rows in layers.items()}
+    lawful = {name for name, rows in layers.items() if rows.predicted_step_angle.notna().any()}
     if not lawful:
         return
-    usual = float(np.median(lawful))
+    usual = float(np.median([energies[name] for name in lawful]))
     for name, energy in energies.items():
-        if 0 < energy < NOISE * usual:
+        if name not in lawful and 0 < energy < NOISE * usual:
             yield Finding(
                 "without_effect",
                 "note",
