@@ -87,26 +87,26 @@ def test_figure_1_needs_a_steady_ratio_of_norm_and_rate():
     assert verdict("la/fig1", table.assign(effective_lr=1e-3 * 1.1 ** table["epoch"])) == "fails"
 
 
-def test_figure_3_wants_texp_to_end_better():
-    def ends(texp, noise):
-        return curves({la.TEXP: learning(texp), la.TEXP_MINUS: learning(0.88)}, noise=noise)
+def test_figure_3_wants_texp_to_end_better(mostly_undecided):
+    def ends(texp, noise, draw=0):
+        return curves({la.TEXP: learning(texp), la.TEXP_MINUS: learning(0.88)}, noise=noise, draw=draw)
 
     assert verdict("la/fig3", ends(0.93, 0.002)) == "holds"
     assert verdict("la/fig3", ends(0.83, 0.002)) == "fails"
-    assert verdict("la/fig3", ends(0.90, 0.1)) == "undecided"
+    assert mostly_undecided(lambda draw: verdict("la/fig3", ends(0.90, 0.1, draw)))
 
 
-def test_figure_4_wants_a_gain_that_does_not_last():
-    def dropped(first, later, noise=0.002):
+def test_figure_4_wants_a_gain_that_does_not_last(mostly_undecided):
+    def dropped(first, later, noise=0.002, draw=0):
         def accuracy(epoch):
             return learning()(epoch) + (first if epoch == 20 else later if epoch > 20 else 0)
 
-        return curves({la.EXPONENTIAL: learning(), la.DROPPED: accuracy}, noise=noise)
+        return curves({la.EXPONENTIAL: learning(), la.DROPPED: accuracy}, noise=noise, draw=draw)
 
     assert verdict("la/fig4", dropped(0.1, 0.0)) == "holds"
     assert verdict("la/fig4", dropped(0.1, 0.1)) == "fails"
     assert verdict("la/fig4", dropped(-0.1, 0.0)) == "fails"
-    assert verdict("la/fig4", dropped(0.1, 0.0, noise=0.2)) == "undecided"
+    assert mostly_undecided(lambda draw: verdict("la/fig4", dropped(0.1, 0.0, noise=0.2, draw=draw)))
 
 
 def test_figure_5_wants_both_pairs_alike_and_the_cosine_ahead(mostly_undecided):

@@ -146,9 +146,9 @@ def test_table_1_is_ours_and_printed():
     assert verdict("lla/table1", table[table["column"] == "Schedule_2"]) == "undecided"
 
 
-def five(gap=0.0, noise=0.0, seeds=3, end_gap=0.0, rate_gap=0.0):
+def five(gap=0.0, noise=0.0, seeds=3, end_gap=0.0, rate_gap=0.0, draw=0):
     """Five schedules, `gap` between best and worst after the switch; `noise` between seeds."""
-    rng, rows = np.random.default_rng(0), []
+    rng, rows = np.random.default_rng(draw), []
     for place, name in enumerate(lla_schedules.OPERATIONS):
         for seed in range(seeds):
             luck = noise * rng.standard_normal()
@@ -162,12 +162,12 @@ def five(gap=0.0, noise=0.0, seeds=3, end_gap=0.0, rate_gap=0.0):
 
 
 @pytest.mark.parametrize("id_", ["lla/fig1", "lla/fig12", "lla/fig13"])
-def test_schedules_merge(id_):
+def test_schedules_merge(id_, mostly_undecided):
     assert verdict(id_, five(gap=0.003, noise=0.001)) == "holds"
     assert verdict(id_, five(gap=0.05, noise=0.001)) == "fails"
     assert verdict(id_, five(end_gap=0.05, noise=0.001)) == "fails"
     assert verdict(id_, five(rate_gap=0.5, noise=0.001)) == "fails"
-    assert verdict(id_, five(noise=0.02)) == "undecided"
+    assert mostly_undecided(lambda draw: verdict(id_, five(noise=0.02, draw=draw)))
     assert verdict(id_, five().query("column == 'Schedule_1'")) == "undecided"
     assert verdict(id_, five().assign(status="diverged")) == "undecided"
     judgement = BY_ID[id_].judge(five(rate_gap=0.05))
@@ -198,8 +198,8 @@ def test_halving_rate_or_decay_is_the_same():
     assert verdict("lla/fig4", two().query("column == 'LR halved'")) == "undecided"
 
 
-def small_rate(end, seeds=3, noise=0.001, reached=300):
-    rng, rows = np.random.default_rng(1), []
+def small_rate(end, seeds=3, noise=0.001, reached=300, draw=1):
+    rng, rows = np.random.default_rng(draw), []
     for column, length, rise, final in (("baseline", 200, 80, 0.94), (lla_rates.SMALL, 400, reached, end)):
         for seed in range(seeds):
             luck = noise * rng.standard_normal()
@@ -208,8 +208,8 @@ def small_rate(end, seeds=3, noise=0.001, reached=300):
     return table.assign(panel="abc", status="finished", train_accuracy=0.9, norm=1.0, effective_lr=0.1)
 
 
-def equilibria(slope, noise=0.001, seeds=3):
-    rng, rows = np.random.default_rng(2), []
+def equilibria(slope, noise=0.001, seeds=3, draw=2):
+    rng, rows = np.random.default_rng(draw), []
     for place, lr in enumerate((3.2, 1.6, 0.8, 0.4)):
         for seed in range(seeds):
             level = 0.9 + slope * place + noise * rng.standard_normal()
@@ -219,35 +219,35 @@ def equilibria(slope, noise=0.001, seeds=3):
 
 
 @pytest.mark.parametrize("id_", ["lla/fig2", "lla/fig10"])
-def test_a_small_rate_is_as_good_and_slow(id_):
+def test_a_small_rate_is_as_good_and_slow(id_, mostly_undecided):
     good = [equilibria(0.01)] if id_ == "lla/fig2" else []
     for table, expected in (
         (small_rate(0.94), "holds"),
         (small_rate(0.96), "holds"),
         (small_rate(0.90), "fails"),
         (small_rate(0.94, reached=10), "fails"),
-        (small_rate(0.93, noise=0.02), "undecided"),
         (small_rate(0.94).query("column == 'baseline'"), "undecided"),
     ):
         assert verdict(id_, pd.concat([table, *good])) == expected
+    assert mostly_undecided(lambda draw: verdict(id_, pd.concat([small_rate(0.93, noise=0.02, draw=draw), *good])))
     assert len(BY_ID[id_].show(small_rate(0.94))) == 4
 
 
-def test_a_smaller_intrinsic_rate_ends_better():
+def test_a_smaller_intrinsic_rate_ends_better(mostly_undecided):
     for table, expected in (
         (equilibria(0.01), "holds"),
         (equilibria(-0.01), "fails"),
-        (equilibria(0.001, noise=0.02), "undecided"),
         (equilibria(0.01).query("intrinsic_lr > 5e-4"), "undecided"),
     ):
         assert verdict("lla/fig2", table) == expected
+    assert mostly_undecided(lambda draw: verdict("lla/fig2", equilibria(0.001, noise=0.02, draw=draw)))
     before, after = BY_ID["lla/fig2"].show(equilibria(0.01))[0].lines
     assert set(before.y) == {0.7}
     assert np.diff(after.y).max() < 0
 
 
-def starts(behind=0.1, spread=0.0, slopes=(1, 1, 1, 1), noise=0.001, status="finished"):
-    rng, rows = np.random.default_rng(3), []
+def starts(behind=0.1, spread=0.0, slopes=(1, 1, 1, 1), noise=0.001, status="finished", draw=3):
+    rng, rows = np.random.default_rng(draw), []
     settings = [(f"{lr} LR, {wd} WD", f) for lr, wd, f in _SETTINGS]
     for row in lla_rates.INITIALISATIONS:
         for (column, factor), slope in zip(settings, slopes, strict=True):
@@ -265,21 +265,21 @@ def starts(behind=0.1, spread=0.0, slopes=(1, 1, 1, 1), noise=0.001, status="fin
 _SETTINGS = (("large", "large", 0.2), ("large", "small", 0.04), ("small", "large", 0.02), ("small", "small", 0.004))
 
 
-def test_an_early_large_rate_forgets_the_start():
+def test_an_early_large_rate_forgets_the_start(mostly_undecided):
     assert verdict("lla/fig8", starts()) == "holds"
     assert verdict("lla/fig8", starts(spread=0.1)) == "fails"
     assert verdict("lla/fig8", starts(behind=0.0)) == "fails"
     assert verdict("lla/fig8", starts(slopes=(1, 1, 1, 2))) == "fails"
-    assert verdict("lla/fig8", starts(noise=0.05, behind=0.05)) == "undecided"
+    assert mostly_undecided(lambda draw: verdict("lla/fig8", starts(noise=0.05, behind=0.05, draw=draw)))
     assert verdict("lla/fig8", starts(status="diverged")) == "undecided"
     assert verdict("lla/fig8", starts().query("row == 'kaiming'")) == "undecided"
     table = BY_ID["lla/fig8"].show(starts())[0]
     assert table.ours["ntk", "small LR, small WD"].mean == pytest.approx(83, abs=0.3)
 
 
-def trials(wrong, count=64, images=200, first=lla_mnist.CONST, error=None):
+def trials(wrong, count=64, images=200, first=lla_mnist.CONST, error=None, draw=4):
     """Predictions that are right but for chance; those of the other schedules are `wrong` in a way of their own."""
-    rng, rows = np.random.default_rng(4), []
+    rng, rows = np.random.default_rng(draw), []
     truth = rng.integers(0, 10, images)
     for column in (first, *lla_mnist.OTHERS):
         for stage in (120, 200):
@@ -297,13 +297,13 @@ def trials(wrong, count=64, images=200, first=lla_mnist.CONST, error=None):
 
 
 @pytest.mark.parametrize(("id_", "first"), [("lla/fig3", lla_mnist.CONST), ("lla/fig9", lla_mnist.FIXED)])
-def test_predictions_are_alike_in_distribution(id_, first):
+def test_predictions_are_alike_in_distribution(id_, first, mostly_undecided):
     assert verdict(id_, trials(0.0, first=first, error=0.1)) == "holds"
     # As far apart as the errors are large: the baseline itself, were the errors what they are said to be.
     assert verdict(id_, trials(0.5, first=first, error=0.1)) == "fails"
     # Far apart for good: more trials bring them no nearer, however large the errors.
     assert verdict(id_, trials(1.0, first=first, error=0.9)) == "undecided"
-    assert verdict(id_, trials(0.0, count=4, first=first)) == "undecided"
+    assert mostly_undecided(lambda draw: verdict(id_, trials(0.0, count=4, first=first, draw=draw)))
     table = trials(0.0, count=8, first=first)
     titles = [exhibit.title for exhibit in BY_ID[id_].show(table)]
     assert titles[-2:] == ["Predictions at epoch 6", "Predictions at epoch 10"], "a twentieth of the paper's"
@@ -360,8 +360,8 @@ def test_the_toy_descends_its_loss():
     np.testing.assert_allclose(after, expected, rtol=1e-8)
 
 
-def snapshots(gain, growth=1.0, noise=0.001, norm=10.0):
-    rng, rows = np.random.default_rng(5), []
+def snapshots(gain, growth=1.0, noise=0.001, norm=10.0, draw=5):
+    rng, rows = np.random.default_rng(draw), []
     for first in range(5):
         for second in range(first + 1, 6):
             average = 0.8 + gain + noise * rng.standard_normal()
@@ -372,12 +372,12 @@ def snapshots(gain, growth=1.0, noise=0.001, norm=10.0):
 
 
 @pytest.mark.parametrize("id_", ["lla/fig6", "lla/fig7"])
-def test_averages_gain_and_distances_grow(id_):
+def test_averages_gain_and_distances_grow(id_, mostly_undecided):
     assert verdict(id_, snapshots(0.04)) == "holds"
     assert verdict(id_, snapshots(-0.04)) == "fails"
     assert verdict(id_, snapshots(0.04, growth=-1)) == "fails"
     assert verdict(id_, snapshots(0.04, norm=100)) == "fails"
-    assert verdict(id_, snapshots(0.01, noise=0.05)) == "undecided"
+    assert mostly_undecided(lambda draw: verdict(id_, snapshots(0.01, noise=0.05, draw=draw)))
     assert verdict(id_, snapshots(0.04).head(2)) == "undecided"
     assert [len(figure.lines) for figure in BY_ID[id_].show(snapshots(0.04))] == [6, 6]
 

@@ -67,9 +67,9 @@ def test_figure_2_wants_angles_and_norms_at_the_law(mostly_undecided):
     assert verdict("smd/fig2", table().query("row == 'SGD'")) == "undecided"
 
 
-def layers(ratios, *, noise=0.01, seeds=2, status="finished", panel="a"):
+def layers(ratios, *, noise=0.01, seeds=2, status="finished", panel="a", draw=1):
     """Rows by layer: `ratios` maps a row to its angle over the law in each stage of ten epochs."""
-    rng = np.random.default_rng(1)
+    rng = np.random.default_rng(draw)
     rows = [
         {
             "panel": panel,
@@ -94,14 +94,14 @@ def layers(ratios, *, noise=0.01, seeds=2, status="finished", panel="a"):
     return pd.DataFrame(rows)
 
 
-def test_figure_3_wants_the_rescaled_run_at_the_law_and_the_standard_one_below():
+def test_figure_3_wants_the_rescaled_run_at_the_law_and_the_standard_one_below(mostly_undecided):
     def table(standard=(1, 1, 0.4, 0.3), rescaled=(1, 1, 1, 1), **options):
         return layers({smd.STANDARD: standard, smd.RESCALED: rescaled}, **options)
 
     assert verdict("smd/fig3", table()) == "holds"
     assert verdict("smd/fig3", table(rescaled=(1, 1, 0.7, 0.4))) == "fails"
     assert verdict("smd/fig3", table(standard=(1, 1, 1, 1))) == "fails"
-    assert verdict("smd/fig3", table(noise=0.5)) == "undecided"
+    assert mostly_undecided(lambda draw: verdict("smd/fig3", table(noise=0.5, draw=draw)))
     assert verdict("smd/fig3", table(status="diverged")) == "undecided"
     assert verdict("smd/fig3", table().query("row == 'Standard'")) == "undecided"
     # Where the first stage starts is not part of the claim.
@@ -114,24 +114,23 @@ def test_figure_3_wants_the_rescaled_run_at_the_law_and_the_standard_one_below()
     assert verdict("smd/fig3", table().drop(columns="adjusted_grad_sq")) == "holds", "results of older versions"
 
 
-def test_figure_6_wants_the_norm_of_the_rescaled_run_at_the_law_and_the_standard_one_above():
-    def table(standard=1.5, rescaled=1.0, noise=0.01):
-        return steps({smd.STANDARD: [(1, 1), (1, standard)], smd.RESCALED: [(1, 1), (1, rescaled)]}, noise=noise)
+def test_figure_6_wants_the_norm_of_the_rescaled_run_at_the_law_and_the_standard_one_above(mostly_undecided):
+    def table(standard=1.5, rescaled=1.0, **options):
+        return steps({smd.STANDARD: [(1, 1), (1, standard)], smd.RESCALED: [(1, 1), (1, rescaled)]}, **options)
 
     assert verdict("smd/fig6", table()) == "holds"
     assert verdict("smd/fig6", table(standard=1.0)) == "fails"
     assert verdict("smd/fig6", table(rescaled=1.4)) == "fails"
-    assert verdict("smd/fig6", table(noise=1.5)) == "undecided"
+    assert mostly_undecided(lambda draw: verdict("smd/fig6", table(noise=1.5, draw=draw)))
 
 
-def test_figure_9_wants_both_networks_at_the_law():
-    def table(second, noise=0.01):
-        panels = [layers({smd.STANDARD: (ratio,)}, noise=noise, panel=p) for p, ratio in (("a", 1), ("b", second))]
-        return pd.concat(panels)
+def test_figure_9_wants_both_networks_at_the_law(mostly_undecided):
+    def table(second, **options):
+        return pd.concat([layers({smd.STANDARD: (ratio,)}, panel=p, **options) for p, ratio in (("a", 1), ("b", second))])
 
     assert verdict("smd/fig9", table(1)) == "holds"
     assert verdict("smd/fig9", table(0.6)) == "fails"
-    assert verdict("smd/fig9", table(1, noise=0.7)) == "undecided"
+    assert mostly_undecided(lambda draw: verdict("smd/fig9", table(1, noise=0.7, draw=draw)))
 
 
 def test_table_1_wants_no_harm():
@@ -190,9 +189,9 @@ def test_figure_5_wants_momentum_to_be_faster():
     assert verdict("smd/fig5", table.assign(settled=100.0)) == "fails"
 
 
-def scaling(many, one, *, noise=0.01, gradient=2.0):
+def scaling(many, one, *, noise=0.01, gradient=2.0, draw=2):
     """Angles over a small step of 0.01, for k = 4 and 16, over twelve epochs."""
-    rng = np.random.default_rng(2)
+    rng = np.random.default_rng(draw)
 
     def angle(times):
         return 0.01 * times * math.exp(noise * rng.standard_normal())
@@ -206,10 +205,14 @@ def scaling(many, one, *, noise=0.01, gradient=2.0):
     return pd.DataFrame(rows)
 
 
-def test_figure_7_wants_small_steps_to_turn_further():
+def test_figure_7_wants_small_steps_to_turn_further(mostly_undecided):
     assert verdict("smd/fig7", scaling(lambda k: 2 * k**0.5, math.sqrt)) == "holds"
     assert verdict("smd/fig7", scaling(math.sqrt, math.sqrt)) == "fails"
-    assert verdict("smd/fig7", scaling(lambda k: 1.4 * k**0.5, math.sqrt, noise=1.0)) == "undecided"
+
+    def noisy(draw):
+        return verdict("smd/fig7", scaling(lambda k: 1.4 * k**0.5, math.sqrt, noise=1.0, draw=draw))
+
+    assert mostly_undecided(noisy)
 
 
 def test_the_law_of_figure_7_is_that_of_each_epochs_rate():
@@ -227,10 +230,10 @@ def test_the_law_of_figure_7_is_that_of_each_epochs_rate():
     ]
 
 
-def test_figure_8_wants_the_angle_to_grow_as_the_root_of_k_whatever_the_gradient_does():
+def test_figure_8_wants_the_angle_to_grow_as_the_root_of_k_whatever_the_gradient_does(mostly_undecided):
     assert verdict("smd/fig8", scaling(math.sqrt, math.sqrt, gradient=3.9)) == "holds"
     assert verdict("smd/fig8", scaling(math.sqrt, lambda k: k)) == "fails"
-    assert verdict("smd/fig8", scaling(math.sqrt, math.sqrt, noise=1.0)) == "undecided"
+    assert mostly_undecided(lambda draw: verdict("smd/fig8", scaling(math.sqrt, math.sqrt, noise=1.0, draw=draw)))
 
 
 @pytest.mark.parametrize("scale", SCALES)

@@ -113,13 +113,13 @@ def test_the_six_well_tuned_runs_have_the_tuning_factors_of_the_tables():
 # Verdicts on tables
 
 
-def made_up(top=0.0, *, seeds=3, noise=0.1, height=90.0, fall=1.0, name="table1"):
+def made_up(top=0.0, *, seeds=3, noise=0.1, height=90.0, fall=1.0, name="table1", draw=1):
     """Accuracies that fall with the squared octaves from 2^top times the stated factor."""
-    draw = np.random.default_rng(1)
+    rng = np.random.default_rng(draw)
     rows = []
     for p in planned(name, seeds=seeds):
         octaves = math.log2(p.labels["factor"]) - top
-        accuracy = (height - fall * octaves**2 + noise * draw.standard_normal()) / 100
+        accuracy = (height - fall * octaves**2 + noise * rng.standard_normal()) / 100
         rows.append({"status": "finished", "accuracy": accuracy, **p.labels})
     return pd.DataFrame(rows)
 
@@ -137,10 +137,9 @@ def test_a_table_with_its_top_at_the_stated_factor_holds_and_one_with_it_elsewhe
     assert judge(made_up(top=-2.0, name=name)).verdict == "fails"
 
 
-def test_noise_larger_than_the_differences_leaves_a_table_undecided():
-    for seeds in (1, 3):
-        found = judge_table(made_up(noise=20.0, fall=0.05, seeds=seeds))
-        assert found.verdict == "undecided"
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_noise_larger_than_the_differences_leaves_a_table_undecided(seeds, mostly_undecided):
+    assert mostly_undecided(lambda draw: judge_table(made_up(noise=20.0, fall=0.05, seeds=seeds, draw=draw)).verdict)
 
 
 def test_one_seed_can_decide_where_the_columns_are_smooth():
@@ -201,15 +200,15 @@ def test_a_table_is_shown_in_the_printed_layout():
 # Verdicts on figures
 
 
-def angles(name, *, exponent=0.5, wobble=0.01, epochs=40, level=lambda labels: 1.0):
+def angles(name, *, exponent=0.5, wobble=0.01, epochs=40, level=lambda labels: 1.0, draw=2):
     """Curves that lie at F^exponent; by theory the exponent is ½ and tuned ones coincide."""
-    draw = np.random.default_rng(2)
+    rng = np.random.default_rng(draw)
     rows = []
     for p in planned(name):
         for epoch in range(epochs):
             drop = 1.0 if epoch < epochs // 2 else 0.3 if epoch < 3 * epochs // 4 else 0.1
             angle = 0.4 * p.labels["factor"] ** exponent * drop * level(p.labels)
-            angle *= math.exp(wobble * draw.standard_normal())
+            angle *= math.exp(wobble * rng.standard_normal())
             rows.append(
                 {"epoch": epoch, "status": "finished", "epoch_angle": angle, "predicted_epoch_angle": 0.4 * drop}
                 | dict(p.labels)
@@ -218,13 +217,13 @@ def angles(name, *, exponent=0.5, wobble=0.01, epochs=40, level=lambda labels: 1
 
 
 @pytest.mark.parametrize("name", ["fig2", *ANGLES])
-def test_curves_by_theory_hold_others_fail_and_noisy_ones_are_undecided(name):
+def test_curves_by_theory_hold_others_fail_and_noisy_ones_are_undecided(name, mostly_undecided):
     judge = BY_ID[f"yun/{name}"].judge
     assert judge(angles(name)).verdict == "holds"
     first = planned(name)[0].labels["column"]
     apart = angles(name, level=lambda labels: 4.0 if labels["column"] == first and labels["kind"] == "tuned" else 1.0)
     assert judge(apart).verdict == "fails"
-    assert judge(angles(name, wobble=0.5, exponent=0.1)).verdict == "undecided"
+    assert mostly_undecided(lambda draw: judge(angles(name, wobble=0.5, exponent=0.1, draw=draw)).verdict)
     # Without a difference in the contrast, agreement says nothing.
     assert judge(angles(name, exponent=0.0)).verdict != "holds"
     assert judge(angles(name, epochs=4)).verdict != "fails"
@@ -259,16 +258,16 @@ def test_an_angle_figure_shows_tuned_panels_theory_and_the_contrast():
     assert [len(one.lines) for one in BY_ID["yun/fig2"].show(angles("fig2"))] == [7, 6]
 
 
-def rates(*, level=lambda labels: 1.0, drift=0.0, wobble=0.01, epochs=80):
+def rates(*, level=lambda labels: 1.0, drift=0.0, wobble=0.01, epochs=80, draw=3):
     """η_eff from 1/10 of its level up to it; per epoch it is √(N F)."""
-    draw = np.random.default_rng(3)
+    rng = np.random.default_rng(draw)
     rows = []
     for p in planned("fig1"):
         k = p.config.recipe.steps_per_epoch
         per_epoch = math.sqrt(p.labels["samples"] * p.labels["factor"]) * level(p.labels)
         for epoch in range(epochs):
             rise = 1 - 0.9 * math.exp(-epoch) + drift * epoch
-            value = per_epoch * rise * math.exp(wobble * draw.standard_normal())
+            value = per_epoch * rise * math.exp(wobble * rng.standard_normal())
             rows.append(
                 {"epoch": epoch, "status": "finished", "effective_lr": value / k, "effective_lr_epoch": value}
                 | dict(p.labels)
@@ -276,32 +275,32 @@ def rates(*, level=lambda labels: 1.0, drift=0.0, wobble=0.01, epochs=80):
     return pd.DataFrame(rows)
 
 
-def test_effective_rates_hold_by_theory_and_fail_where_equal_data_differ_or_nothing_settles():
+def test_effective_rates_hold_by_theory_and_fail_where_equal_data_differ_or_nothing_settles(mostly_undecided):
     judge = BY_ID["yun/fig1"].judge
     assert judge(rates()).verdict == "holds"
     assert judge(rates(level=lambda labels: 9.0 if labels["column"] == "1" else 1.0)).verdict == "fails"
     assert judge(rates(drift=0.1)).verdict == "fails"
-    assert judge(rates(wobble=0.5)).verdict == "undecided"
+    assert mostly_undecided(lambda draw: judge(rates(wobble=0.5, draw=draw)).verdict)
     assert judge(rates(epochs=4)).verdict == "undecided"
     assert [len(one.lines) for one in BY_ID["yun/fig1"].show(rates())] == [6, 6]
 
 
-def transfer(part=0.0, whole=0.0, *, noise=0.05, seeds=3):
-    draw = np.random.default_rng(4)
+def transfer(part=0.0, whole=0.0, *, noise=0.05, seeds=3, draw=4):
+    rng = np.random.default_rng(draw)
     rows = []
     for p in planned("fig8", seeds=seeds):
         octaves = math.log2(p.labels["factor"]) - (part if p.labels["panel"] == "a" else whole)
-        accuracy = (70 - octaves**2 + noise * draw.standard_normal()) / 100
+        accuracy = (70 - octaves**2 + noise * rng.standard_normal()) / 100
         rows.append({"status": "finished", "accuracy": accuracy, **p.labels})
     return pd.DataFrame(rows)
 
 
-def test_a_search_on_a_part_transfers_where_the_tops_are_within_a_factor_of_two():
+def test_a_search_on_a_part_transfers_where_the_tops_are_within_a_factor_of_two(mostly_undecided):
     judge = BY_ID["yun/fig8"].judge
     assert judge(transfer()).verdict == "holds"
     assert judge(transfer(whole=-1.0)).verdict == "holds"
     assert judge(transfer(whole=-2.0)).verdict == "fails"
-    assert judge(transfer(noise=10.0)).verdict == "undecided"
+    assert mostly_undecided(lambda draw: judge(transfer(noise=10.0, draw=draw)).verdict)
     assert judge(transfer().query("panel == 'a'")).verdict == "undecided"
 
 

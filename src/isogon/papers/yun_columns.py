@@ -3,6 +3,8 @@
 A column is judged by the means over its seeds. Two cells differ clearly where their means are more than two standard
 errors apart, the noise of one run being that of `search.curve`: the spread over seeds, or with one seed what a parabola
 leaves over (the column's own or the table's median, whichever is larger, since few cells may fit by chance).
+Where one missed column fails a whole table, a miss must be clearer the more cells there are: the chance that noise
+alone gives one is shared among them.
 """
 
 from __future__ import annotations
@@ -10,7 +12,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping
-from statistics import median
+from statistics import NormalDist, median
 from typing import Literal
 
 import pandas as pd
@@ -49,11 +51,11 @@ class Column:
     def best(self) -> float:
         return max(self.cells, key=self.mean)
 
-    def clearly(self, higher: float, lower: float) -> bool:
-        """Whether `higher` has a mean above that of `lower` by more than the noise."""
+    def clearly(self, higher: float, lower: float, clear: float = CLEAR) -> bool:
+        """Whether `higher` has a mean above that of `lower` by more than `clear` standard errors."""
         runs = [max(self.cells[factor].survived, 1) for factor in (higher, lower)]
         gap = self.mean(higher) - self.mean(lower)
-        return gap > CLEAR * self.noise * math.sqrt(sum(1 / count for count in runs))
+        return gap > clear * self.noise * math.sqrt(sum(1 / count for count in runs))
 
 
 def columns_of(table: pd.DataFrame) -> dict[tuple[str, str], Column]:
@@ -66,19 +68,26 @@ def columns_of(table: pd.DataFrame) -> dict[tuple[str, str], Column]:
     return columns
 
 
-def judge_column(column: Column) -> Outcome:
+def clear_among(differences: int) -> float:
+    """The standard errors that so many differences together exceed as rarely as one of them exceeds `CLEAR`."""
+    normal = NormalDist()
+    return normal.inv_cdf(1 - normal.cdf(-CLEAR) / max(differences, 1))
+
+
+def judge_column(column: Column, clear_miss: float = CLEAR) -> Outcome:
     """Whether the cell of the stated factor is best or second and the best cell within a factor of 2 of it.
 
-    Missed: two cells are clearly better, or one farther than a factor of 2 clearly beats all nearer ones. Met: neither,
-    by the means, and the cell is clearly better than every one farther away. Open: the noise, or too few cells.
+    Missed: two cells are better, or one farther than a factor of 2 beats all nearer ones, by `clear_miss` standard
+    errors. Met: neither, by the means, and the cell is clearly better than every one farther away. Open: the noise, or
+    too few cells.
     """
     if 1.0 not in column.cells or math.isnan(column.noise):
         return "open"
     others = [factor for factor in column.cells if factor != 1.0]
     near = [factor for factor in column.cells if 0.5 <= factor <= 2]
     far = [factor for factor in others if factor not in near]
-    beaten_by_two = sum(column.clearly(other, 1.0) for other in others) > 1
-    if beaten_by_two or any(all(column.clearly(one, other) for other in near) for one in far):
+    beaten_by_two = sum(column.clearly(other, 1.0, clear_miss) for other in others) > 1
+    if beaten_by_two or any(all(column.clearly(one, other, clear_miss) for other in near) for one in far):
         return "missed"
     second = sum(column.mean(other) > column.mean(1.0) for other in others) <= 1
     told_apart = far and all(column.clearly(1.0, one) for one in far)
@@ -94,10 +103,11 @@ def judge_table(
     """
     outcomes: Counter[Outcome] = Counter()
     second = 0
-    for (_, name), column in columns_of(table).items():
-        if counts(name):
-            outcomes[judge_column(column)] += 1
-            second += 1.0 in column.cells and sum(column.mean(f) > column.mean(1.0) for f in column.cells) <= 1
+    columns = [column for (_, name), column in columns_of(table).items() if counts(name)]
+    clear_miss = clear_among(sum(len(column.cells) - 1 for column in columns)) if every else CLEAR
+    for column in columns:
+        outcomes[judge_column(column, clear_miss)] += 1
+        second += 1.0 in column.cells and sum(column.mean(f) > column.mean(1.0) for f in column.cells) <= 1
     total = outcomes.total()
     met, missed = outcomes["met"], outcomes["missed"]
     verdict: Verdict = "undecided"
