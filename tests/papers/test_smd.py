@@ -126,7 +126,9 @@ def test_figure_6_wants_the_norm_of_the_rescaled_run_at_the_law_and_the_standard
 
 def test_figure_9_wants_both_networks_at_the_law(mostly_undecided):
     def table(second, **options):
-        return pd.concat([layers({smd.STANDARD: (ratio,)}, panel=p, **options) for p, ratio in (("a", 1), ("b", second))])
+        return pd.concat(
+            [layers({smd.STANDARD: (ratio,)}, panel=p, **options) for p, ratio in (("a", 1), ("b", second))]
+        )
 
     assert verdict("smd/fig9", table(1)) == "holds"
     assert verdict("smd/fig9", table(0.6)) == "fails"
