@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from isogon.symmetry import Degree, ScaleMap, check
-from isogon.symmetry.probe import Oracle
-from isogon.symmetry.scale_map import JOINT
+from isogon.symmetry._probe import Oracle
+from isogon.symmetry._scale_map import JOINT
 
 FACTORS = (0.5, 2.0, 3.0)
 # How far weights are drawn from those of the model.

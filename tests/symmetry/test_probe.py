@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from isogon.symmetry import measure
-from isogon.symmetry.probe import Oracle
+from isogon.symmetry._probe import Oracle
 
 
 def data() -> Tensor:

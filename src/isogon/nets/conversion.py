@@ -19,8 +19,7 @@ from torch.utils.hooks import RemovableHandle
 
 from isogon.errors import ArgumentError, check_choice, check_whole
 from isogon.nets.norms import GhostBatchNorm1d, GhostBatchNorm2d, NormKind, make_norm
-from isogon.symmetry import Break, ScaleMap, check
-from isogon.symmetry.trace import unwrapped
+from isogon.symmetry import Break, ScaleMap, check, unwrapped
 
 ConversionStyle = Literal["affine", "plain"]
 

@@ -8,8 +8,7 @@ import torch
 from torch import nn
 
 from isogon.errors import ArgumentError
-from isogon.symmetry import ScaleMap
-from isogon.symmetry.trace import unwrapped
+from isogon.symmetry import ScaleMap, unwrapped
 
 
 def invariant_names(scale_map: ScaleMap) -> frozenset[str]:

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from isogon.errors import ArgumentError, check_number
-from isogon.symmetry.trace import unwrapped
+from isogon.symmetry import unwrapped
 
 #: optimizer state → the power of c it is multiplied by
 _STATE_POWERS = {"momentum_buffer": -1, "exp_avg": -1, "exp_avg_sq": -2, "max_exp_avg_sq": -2}

@@ -15,8 +15,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from isogon.symmetry import ScaleMap
-from isogon.symmetry.degree import NOT_HOMOGENEOUS, UNKNOWN, Degree
+from isogon.symmetry import NOT_HOMOGENEOUS, UNKNOWN, Degree, ScaleMap
 
 _LINEAR = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from isogon.symmetry.degree import Degree
-from isogon.symmetry.operation import Operation
-from isogon.symmetry.probe import Measurement, measure
+from isogon.symmetry._check import DisagreementWarning, ExportError, check, unwrapped
+from isogon.symmetry._degree import NOT_HOMOGENEOUS, UNKNOWN, Degree
+from isogon.symmetry._operation import Operation
+from isogon.symmetry._probe import Measurement, measure
+from isogon.symmetry._scale_map import Break, Disagreement, ScaleMap
+from isogon.symmetry._state import State
 from isogon.symmetry.rules import register_rule, remove_rule
-from isogon.symmetry.scale_map import Break, Disagreement, ScaleMap
-from isogon.symmetry.state import State
-from isogon.symmetry.trace import DisagreementWarning, ExportError, check
 
 __all__ = [
+    "NOT_HOMOGENEOUS",
+    "UNKNOWN",
     "Break",
     "Degree",
     "Disagreement",
@@ -24,4 +26,5 @@ __all__ = [
     "measure",
     "register_rule",
     "remove_rule",
+    "unwrapped",
 ]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from isogon.errors import ArgumentError
-from isogon.symmetry.degree import Degree
+from isogon.symmetry._degree import Degree
 
 JOINT = "joint"
 

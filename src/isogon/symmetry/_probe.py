@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 
-from isogon.symmetry.scale_map import JOINT
+from isogon.symmetry._scale_map import JOINT
 
 FACTORS = (0.5, 2.0, 7.0)
 # In place of ε: nothing beside the variance of what a network computes, and much beside that of what is zero but for

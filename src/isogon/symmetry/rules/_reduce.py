@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from isogon.symmetry import state as st
-from isogon.symmetry.operation import Operation
-from isogon.symmetry.rules import aten, register_rule
-from isogon.symmetry.state import State
+from isogon.symmetry import _state as st
+from isogon.symmetry._operation import Operation
+from isogon.symmetry._state import State
+from isogon.symmetry.rules._registry import aten, register_rule
 
 SOFTMAX_CURE = "normalise without trainable affine what goes into it, such as queries and keys"
 

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from isogon.symmetry import state as st
-from isogon.symmetry.labels import follow_dims
-from isogon.symmetry.operation import Operation
-from isogon.symmetry.rules import aten, register_rule
-from isogon.symmetry.state import State
+from isogon.symmetry import _state as st
+from isogon.symmetry._labels import follow_dims
+from isogon.symmetry._operation import Operation
+from isogon.symmetry._state import State
+from isogon.symmetry.rules._registry import aten, register_rule
 
 
 def reshape_table(before: Sequence[int], after: Sequence[int]) -> list[int]:

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from isogon.symmetry.state import State
+from isogon.symmetry._state import State
 
 Run = Callable[[Any], Any]
 LARGEST = 1 << 26  # elements; beyond this moving labels would take longer than an answer is worth

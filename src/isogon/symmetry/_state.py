@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from isogon.symmetry.degree import TOLERANCE
+from isogon.symmetry._degree import TOLERANCE
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

@@ -14,12 +14,12 @@ from torch.export import ExportedProgram
 from torch.export.graph_signature import InputKind, OutputKind
 from torch.utils._pytree import tree_leaves
 
-from isogon.symmetry import graph
-from isogon.symmetry import state as st
-from isogon.symmetry.operation import Operation
-from isogon.symmetry.reasons import Book
+from isogon.symmetry import _graph as graph
+from isogon.symmetry import _state as st
+from isogon.symmetry._operation import Operation
+from isogon.symmetry._reasons import Book
+from isogon.symmetry._state import State
 from isogon.symmetry.rules import find_rule
-from isogon.symmetry.state import State
 
 _REGIONS = {"wrap_with_set_grad_enabled": 1, "wrap_with_autocast": 4}  # position of the graph among the arguments
 _ASK_ABOUT_USES = graph.words("add clamp clip clamp_min maximum fmax max masked_fill where")

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from isogon.symmetry.operation import Operation
-from isogon.symmetry.rules import register_rule
-from isogon.symmetry.rules_pointwise import subtract
-from isogon.symmetry.rules_shape import reshaped
-from isogon.symmetry.state import State
+from isogon.symmetry._operation import Operation
+from isogon.symmetry._state import State
+from isogon.symmetry.rules._pointwise import subtract
+from isogon.symmetry.rules._registry import register_rule
+from isogon.symmetry.rules._shape import reshaped
 
 
 def _affine(op: Operation, x: State, weight: State | None, bias: State | None, dims: Sequence[int]) -> State:

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from isogon.symmetry import state as st
-from isogon.symmetry.reasons import ORACLE_CURE, Mark, Site
-from isogon.symmetry.state import Bools, Ints, State
+from isogon.symmetry import _state as st
+from isogon.symmetry._reasons import ORACLE_CURE, Mark, Site
+from isogon.symmetry._state import Bools, Ints, State
 
 
 class Doubts(Site):

@@ -9,12 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from isogon.symmetry import state as st
-from isogon.symmetry.degree import TOLERANCE
-from isogon.symmetry.doubts import Doubts
-from isogon.symmetry.labels import follow_runs
-from isogon.symmetry.reasons import ACTIVATION_CURE, ADD_CURE, BIAS_CURE, CHANNEL_CURE
-from isogon.symmetry.state import State, factor_dims, may_mask
+from isogon.symmetry import _state as st
+from isogon.symmetry._degree import TOLERANCE
+from isogon.symmetry._doubts import Doubts
+from isogon.symmetry._labels import follow_runs
+from isogon.symmetry._reasons import ACTIVATION_CURE, ADD_CURE, BIAS_CURE, CHANNEL_CURE
+from isogon.symmetry._state import State, factor_dims, may_mask
 
 
 @dataclass

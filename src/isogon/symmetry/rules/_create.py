@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from isogon.symmetry import state as st
-from isogon.symmetry.operation import Operation
-from isogon.symmetry.rules import aten, register_rule
-from isogon.symmetry.state import State
+from isogon.symmetry import _state as st
+from isogon.symmetry._operation import Operation
+from isogon.symmetry._state import State
+from isogon.symmetry.rules._registry import aten, register_rule
 
 
 @register_rule(

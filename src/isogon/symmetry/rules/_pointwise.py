@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from isogon.symmetry import state as st
-from isogon.symmetry.degree import TOLERANCE
-from isogon.symmetry.operation import Operation
-from isogon.symmetry.rules import aten, register_rule
-from isogon.symmetry.state import State, factor_dims
+from isogon.symmetry import _state as st
+from isogon.symmetry._degree import TOLERANCE
+from isogon.symmetry._operation import Operation
+from isogon.symmetry._state import State, factor_dims
+from isogon.symmetry.rules._registry import aten, register_rule
 
 LARGEST_EPS = 1e-2
 MASKING = -1e4  # a constant at or below this before a softmax is a mask

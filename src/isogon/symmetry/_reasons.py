@@ -7,9 +7,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from isogon.symmetry import state as st
-from isogon.symmetry.degree import Degree
-from isogon.symmetry.state import State
+from isogon.symmetry import _state as st
+from isogon.symmetry._degree import Degree
+from isogon.symmetry._state import State
 
 BIAS_CURE = "drop the bias, or follow it by batch norm, which removes it"
 ADD_CURE = "normalise the branches so that they reach the addition with equal degrees"

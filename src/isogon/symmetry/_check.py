@@ -20,20 +20,12 @@ import torch
 from torch import nn
 
 from isogon.errors import ArgumentError, IsogonError
-from isogon.symmetry import (  # noqa: F401  (importing them fills the registry)
-    rules_contract,
-    rules_create,
-    rules_norm,
-    rules_pointwise,
-    rules_reduce,
-    rules_shape,
-)
-from isogon.symmetry import state as st
-from isogon.symmetry.degree import ANY, NOT_HOMOGENEOUS, TOLERANCE, UNKNOWN, Degree
-from isogon.symmetry.graph import feeders
-from isogon.symmetry.interpret import Output, Walk
-from isogon.symmetry.probe import INVARIANT, NOT_INVARIANT, measure
-from isogon.symmetry.scale_map import JOINT, Break, Disagreement, ScaleMap
+from isogon.symmetry import _state as st
+from isogon.symmetry._degree import ANY, NOT_HOMOGENEOUS, TOLERANCE, UNKNOWN, Degree
+from isogon.symmetry._graph import feeders
+from isogon.symmetry._interpret import Output, Walk
+from isogon.symmetry._probe import INVARIANT, NOT_INVARIANT, measure
+from isogon.symmetry._scale_map import JOINT, Break, Disagreement, ScaleMap
 
 
 class ExportError(IsogonError):

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from isogon.symmetry import state as st
-from isogon.symmetry.operation import Operation
-from isogon.symmetry.rules import register_rule
-from isogon.symmetry.rules_reduce import softmax_over
-from isogon.symmetry.state import Ints, State
+from isogon.symmetry import _state as st
+from isogon.symmetry._operation import Operation
+from isogon.symmetry._state import Ints, State
+from isogon.symmetry.rules._reduce import softmax_over
+from isogon.symmetry.rules._registry import register_rule
 
 Labels = Sequence[Hashable]
 
