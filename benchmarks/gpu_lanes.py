@@ -49,7 +49,7 @@ import isogon
 from isogon import Recipe
 from isogon.lab import Config, lanes
 from isogon.lab.trial import Trial
-from isogon.nets.norms import GhostBatchNorm1d, GhostBatchNorm2d
+from isogon.nets._norms import GhostBatchNorm1d, GhostBatchNorm2d
 
 EPOCHS = 1000
 # Lanes with which the monitor's cost is measured.

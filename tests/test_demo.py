@@ -20,8 +20,10 @@ from torch import nn
 
 import isogon
 from isogon.cli import main
-from isogon.demo import GLIMPSE, WHOLE, network, plan, sentences, tour
-from isogon.demo.results import best_factor
+from isogon.demo import GLIMPSE, WHOLE, network, tour
+from isogon.demo import _plan as plan
+from isogon.demo import _sentences as sentences
+from isogon.demo._results import best_factor
 from isogon.errors import MissingExtraError
 from isogon.lab import Run
 

@@ -67,7 +67,7 @@ def test_debug_shows_the_traceback_anywhere_on_the_line_and_no_secret(capsys):
 
 def test_a_fault_within_a_command_is_guarded(monkeypatch, capsys):
     """A real command whose inside breaks: the command line has one guard for all of them."""
-    from isogon.cli import recipe_commands
+    from isogon.cli import _recipe_commands as recipe_commands
 
     monkeypatch.setattr(recipe_commands, "_recipe", raising_anything)
     with pytest.raises(SystemExit) as stop:

@@ -14,7 +14,7 @@ __version__ = "0.1.0"
 _NAMES = {
     "Recipe": "isogon.recipe",
     "Transfer": "isogon.recipe",
-    "Motion": "isogon.theory.motion",
+    "Motion": "isogon.theory",
     "IsogonError": "isogon.errors",
     "Monitor": "isogon.dynamics",
     "ScaleMap": "isogon.symmetry",

@@ -19,9 +19,8 @@ from numpy.typing import NDArray
 
 from isogon.errors import ArgumentError, check_number, check_whole
 from isogon.recipe import Recipe
-from isogon.schedules.curves import Floats, Schedule, constant
-from isogon.theory.equilibrium import norm_power
-from isogon.theory.motion import COUPLED, law, tuning_rate
+from isogon.schedules import Floats, Schedule, constant
+from isogon.theory import COUPLED, law, norm_power, tuning_rate
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -11,8 +11,7 @@ from typing import Any, Self
 
 from isogon.errors import ArgumentError, UnsolvableError, check_choice, check_number, check_whole
 from isogon.files import read_toml, write_whole
-from isogon.theory.equilibrium import steps_to_equilibrium
-from isogon.theory.motion import COUPLED, Motion, check_beta2, check_optimizer, law, tuning_rate
+from isogon.theory import COUPLED, Motion, check_beta2, check_optimizer, law, steps_to_equilibrium, tuning_rate
 
 #: what `transfer` can solve for
 SOLVABLE = ("weight_decay", "lr", "batch_size", "momentum")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from isogon import schedules
 from isogon.errors import ArgumentError
-from isogon.schedules import exponential
+from isogon.schedules import _exponential as exponential
 
 MU = 0.9
 CONSTANT = schedules.constant(0.2, 5e-3)

@@ -13,9 +13,9 @@ from torch import nn
 
 from isogon import nets
 from isogon.errors import ArgumentError
-from isogon.nets.inverted import InvertedResidual
-from isogon.nets.layers import Layers
-from isogon.nets.shufflenet import ShuffleUnit
+from isogon.nets._inverted_residual import InvertedResidual
+from isogon.nets._layers import Layers
+from isogon.nets._shufflenet import ShuffleUnit
 
 NORMS = ["batch", "ghost", "group", "layer", "instance"]
 # The plain style freezes γ and β, of every norm alike.

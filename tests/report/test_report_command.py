@@ -8,7 +8,7 @@ import pytest
 import typer
 
 import isogon.cli
-from isogon.cli import report_command
+from isogon.cli import _report_command as report_command
 
 
 @pytest.fixture

@@ -8,12 +8,12 @@ from typing import cast
 import typer
 
 from isogon.cli import (
-    model_commands,
-    recipe_commands,
-    report_command,
-    reproduce_command,
-    search_command,
-    tour_command,
+    _check_command,
+    _demo_command,
+    _recipe_commands,
+    _report_command,
+    _reproduce_command,
+    _search_command,
 )
 from isogon.errors import IsogonError
 from isogon.guard import run_guarded
@@ -26,12 +26,16 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-recipe_commands.add_to(app)
-model_commands.add_to(app)
-report_command.add_to(app)
-search_command.add_to(app)
-reproduce_command.add_to(app)
-tour_command.add_to(app)
+# The order in which `isogon --help` lists them.
+for _commands in (
+    _recipe_commands,
+    _check_command,
+    _report_command,
+    _search_command,
+    _reproduce_command,
+    _demo_command,
+):
+    _commands.add_to(app)
 
 DEBUG = "--debug"
 # Typer re-exports only some of the errors of the parser inside it; their common base is two steps up.

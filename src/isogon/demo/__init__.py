@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from isogon.demo.plan import GLIMPSE, WHOLE, Size
-from isogon.demo.story import tour
+from isogon.demo._plan import GLIMPSE, WHOLE, Size
+from isogon.demo._story import tour
 
 __all__ = ["GLIMPSE", "WHOLE", "Size", "tour"]

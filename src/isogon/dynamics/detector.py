@@ -42,8 +42,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from isogon.dynamics.saved import to_array, to_tensor
-from isogon.theory.equilibrium import approach_rate, steps_still_to_wait
-from isogon.theory.motion import Floats
+from isogon.theory import Floats, approach_rate, steps_still_to_wait
 
 #: δ: half the relative distance of the squared step angle from the law that still counts as there
 WITHIN = 0.075

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from isogon.dynamics.optimizer_state import Settings
-from isogon.theory.motion import COUPLED
+from isogon.theory import COUPLED
 
 _GRAD, _IS_SPARSE = attrgetter("grad"), attrgetter("is_sparse")
 

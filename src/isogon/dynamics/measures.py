@@ -17,7 +17,7 @@ import torch
 from numpy.typing import ArrayLike
 
 from isogon.errors import ArgumentError, check_number
-from isogon.theory.motion import Floats
+from isogon.theory import Floats
 
 #: one tensor, or several that count as one vector
 Tensors = torch.Tensor | Sequence[torch.Tensor]

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from isogon.dynamics.gradients import buffer_factor
 from isogon.dynamics.optimizer_state import Settings
 from isogon.dynamics.watch import Taken
-from isogon.theory.motion import Floats
+from isogon.theory import Floats
 
 # Names of the rows of `sums.Sums.step` and `epoch`.
 _STEP_ROWS = ("weight_sq", "grad_sq", "change_sq", "weight_dot_grad", "buffer_dot_grad", "change_dot_after")

@@ -8,8 +8,7 @@ from functools import lru_cache
 
 from isogon.dynamics.optimizer_state import Settings
 from isogon.errors import ArgumentError
-from isogon.theory.equilibrium import equilibrium_norm, norm_power
-from isogon.theory.motion import COUPLED, law, tuning_rate
+from isogon.theory import COUPLED, equilibrium_norm, law, norm_power, tuning_rate
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from isogon.dynamics.merge import Chunk
 from isogon.dynamics.optimizer_state import Settings
 from isogon.dynamics.predictions import norm_factor, prediction
 from isogon.dynamics.saved import to_array, to_tensor
-from isogon.theory.motion import COUPLED, Floats
+from isogon.theory import COUPLED, Floats
 
 #: the layer that joins tensors
 ALL = "all"

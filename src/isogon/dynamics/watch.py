@@ -16,7 +16,7 @@ from isogon.dynamics.gradients import gradients_of, unscale_, with_closure_measu
 from isogon.dynamics.optimizer_state import MomentumBuffers, Settings, group_settings, held_group, optimizer_kind
 from isogon.dynamics.sums import sums_for
 from isogon.errors import IsogonError
-from isogon.theory.motion import Floats
+from isogon.theory import Floats
 
 
 class ParametersChangedError(IsogonError):

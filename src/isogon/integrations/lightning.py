@@ -11,7 +11,7 @@ import pandas as pd
 
 from isogon.dynamics import Monitor, RunFolder, Sink
 from isogon.errors import ArgumentError, MissingExtraError, check_choice
-from isogon.integrations.scalars import scalar_name
+from isogon.integrations._scalars import scalar_name
 from isogon.symmetry import ScaleMap
 
 try:

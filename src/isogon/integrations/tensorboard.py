@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from isogon.errors import ArgumentError, MissingExtraError
-from isogon.integrations.scalars import scalars_by_step
+from isogon.integrations._scalars import scalars_by_step
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter

@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 from isogon.errors import MissingExtraError
-from isogon.integrations.scalars import scalars_by_step
+from isogon.integrations._scalars import scalars_by_step
 
 _STEP = "isogon/step"
 

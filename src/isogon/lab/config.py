@@ -13,7 +13,7 @@ from typing import Any, Literal, Self, get_args
 from isogon.errors import ArgumentError, check_choice, check_whole
 from isogon.lab.augment import from_name
 from isogon.lab.plans import schedule_of
-from isogon.nets.initialisation import Scheme
+from isogon.nets import Scheme
 from isogon.recipe import Recipe
 
 Precision = Literal["float32", "bfloat16", "float64"]

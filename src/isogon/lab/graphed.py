@@ -16,7 +16,7 @@ import torch
 from isogon.errors import first_line
 from isogon.lab.runs import Run
 from isogon.lab.trial import Trial
-from isogon.schedules.exponential import SgdwForm
+from isogon.schedules import SgdwForm
 
 # Steps launched one operation after another before the recording: libraries choose their algorithms, kernels compile.
 _FIRST_STEPS = 3

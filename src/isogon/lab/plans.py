@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 
 from isogon import schedules
 from isogon.errors import ArgumentError
-from isogon.optim.driver import Exponential
+from isogon.optim import Exponential
 from isogon.recipe import Recipe
 from isogon.schedules import Schedule
 

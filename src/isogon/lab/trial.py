@@ -33,9 +33,8 @@ from isogon.lab.plans import schedule_of
 from isogon.lab.ranks import Ranks
 from isogon.lab.runs import CHECKPOINT, CONFIG, PREDICTIONS, RESULT, SNAPSHOT, STOP, WEIGHTS, Run
 from isogon.lab.turns import Turns
-from isogon.optim import drive, split_groups
-from isogon.optim.driver import Exponential
-from isogon.schedules.curves import Balanced
+from isogon.optim import Exponential, drive, split_groups
+from isogon.schedules import Balanced
 
 _TYPES = {"float32": torch.float32, "bfloat16": torch.float32, "float64": torch.float64}
 

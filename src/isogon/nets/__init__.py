@@ -6,22 +6,24 @@ ghost_batch)` that returns a Sequential of `stem`, `body` and `head`; the defaul
 
 from __future__ import annotations
 
-from isogon.nets.cnn import cnn4
-from isogon.nets.conversion import Conversion, convert
-from isogon.nets.densenet import densenet100
-from isogon.nets.efficientnet import efficientnet_b0
-from isogon.nets.initialisation import initialise
-from isogon.nets.mobilenet import mobilenet_v2
-from isogon.nets.norms import GhostBatchNorm1d, GhostBatchNorm2d, make_norm
-from isogon.nets.preresnet import preresnet32
-from isogon.nets.resnet import resnet18, resnet50
-from isogon.nets.shufflenet import shufflenet_v2, shufflenet_v2_plus
-from isogon.nets.vgg import vgg16
+from isogon.nets._cnn import cnn4
+from isogon.nets._conversion import Conversion, convert
+from isogon.nets._densenet import densenet100
+from isogon.nets._efficientnet import efficientnet_b0
+from isogon.nets._initialisation import Scheme, initialise
+from isogon.nets._mobilenet import mobilenet_v2
+from isogon.nets._norms import GhostBatchNorm1d, GhostBatchNorm2d, make_norm
+from isogon.nets._preresnet import preresnet32
+from isogon.nets._resnet import Residual, resnet18, resnet50
+from isogon.nets._shufflenet import shufflenet_v2, shufflenet_v2_plus
+from isogon.nets._vgg import vgg16
 
 __all__ = [
     "Conversion",
     "GhostBatchNorm1d",
     "GhostBatchNorm2d",
+    "Residual",
+    "Scheme",
     "cnn4",
     "convert",
     "densenet100",

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from isogon.optim.driver import Driver, drive
-from isogon.optim.groups import invariant_names, split_groups
-from isogon.optim.rescale import RescaleOnDecay
-from isogon.optim.scaling import trade_scale
-from isogon.optim.two_phases import TwoPhase, two_phase
+from isogon.optim._driver import Driver, Exponential, drive
+from isogon.optim._groups import invariant_names, split_groups
+from isogon.optim._rescale import RescaleOnDecay
+from isogon.optim._scaling import trade_scale
+from isogon.optim._two_phases import TwoPhase, two_phase
 
 __all__ = [
     "Driver",
+    "Exponential",
     "RescaleOnDecay",
+    "TwoPhase",
     "drive",
     "invariant_names",
     "split_groups",
     "trade_scale",
-    "TwoPhase",
     "two_phase",
 ]

@@ -10,7 +10,7 @@ import pandas as pd
 
 from isogon.papers.experiment import Experiment, Judgement, Options, Scale
 from isogon.report.exhibits import Exhibit, FigureExhibit, Line
-from isogon.theory.maps import cone_escape_steps, logistic_cone
+from isogon.theory import cone_escape_steps, logistic_cone
 
 _LR, _WEIGHT_DECAY, _DIM, _BATCH = 0.1, 0.1, 10, 400
 #: ε: half of the widest cone that theorem 3.1 speaks of, √(ηλ/2)

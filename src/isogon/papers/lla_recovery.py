@@ -14,8 +14,7 @@ from isogon.papers.gaps import Gap
 from isogon.papers.lla_judging import numbers_of, too_little
 from isogon.papers.lla_setup import CHOICES, decay_of, planned, scheduled
 from isogon.report.exhibits import Exhibit, FigureExhibit, Line
-from isogon.theory.diffusion import inverse_square_rate
-from isogon.theory.motion import Floats
+from isogon.theory import Floats, inverse_square_rate
 
 #: recovered: the effective rate is this share of its equilibrium
 RECOVERED = 0.9

@@ -10,9 +10,7 @@ import pandas as pd
 
 from isogon.papers.experiment import Experiment, Judgement, Options, Scale
 from isogon.report.exhibits import Exhibit, FigureExhibit, Line
-from isogon.theory.equilibrium import approach_rate, equilibrium_norm
-from isogon.theory.maps import sgd_norm_map, sgdm_norm_map
-from isogon.theory.motion import Floats
+from isogon.theory import Floats, approach_rate, equilibrium_norm, sgd_norm_map, sgdm_norm_map
 
 Kind = Literal["SGD", "SGDM"]
 _LR, _WEIGHT_DECAY, _MOMENTUM, _START = 0.1, 1e-3, 0.9, 10.0

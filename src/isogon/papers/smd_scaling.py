@@ -26,7 +26,7 @@ from isogon.papers.smd_motion import FIRST_STAGE
 from isogon.papers.smd_settings import CIFAR, IMAGENET, TINY
 from isogon.recipe import Recipe
 from isogon.report.exhibits import Exhibit, FigureExhibit, Line
-from isogon.theory.motion import Motion, law
+from isogon.theory import Motion, law
 
 #: panel → k, the large batch over the small one
 PANELS = {"a": 4, "b": 16}

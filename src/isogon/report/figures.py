@@ -14,7 +14,7 @@ from isogon.report.drawing import COLOURS, PLOTLY_CONFIG, STATIC, check_target, 
 
 if TYPE_CHECKING:
     from isogon.predict import Curves
-    from isogon.theory.motion import Floats
+    from isogon.theory import Floats
 
 _DASHES = ("solid", "dash", "dot", "dashdot")
 _MATPLOTLIB_DASHES = {"solid": "-", "dash": "--", "dot": ":", "dashdot": "-."}

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from numpy.typing import NDArray
 
-    from isogon.theory.motion import Floats
+    from isogon.theory import Floats
 
 _SPLIT = re.compile(r"^(train|training|val|valid|validation|eval|test)[/_.\- ](?=.)", re.IGNORECASE)
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from isogon.dynamics import Finding
-    from isogon.theory.motion import Floats
+    from isogon.theory import Floats
 
 #: the most points of one line in a picture; more would only make the page heavy
 MOST_POINTS = 1000

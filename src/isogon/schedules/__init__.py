@@ -1,6 +1,10 @@
 """Schedules: learning rate and weight decay as functions of the step, with no hidden counter."""
 
-from isogon.schedules.curves import (
+from __future__ import annotations
+
+from isogon.schedules._curves import (
+    Balanced,
+    Floats,
     Schedule,
     balanced,
     constant,
@@ -12,8 +16,12 @@ from isogon.schedules.curves import (
     step_decay,
     warmup,
 )
-from isogon.schedules.exponential import (
+from isogon.schedules._exponential import (
+    AdamwForm,
     Exponential,
+    SgdwForm,
+    Texp,
+    TexpPlus,
     adamw_form,
     closeness_bound,
     exp_lr,
@@ -25,8 +33,14 @@ from isogon.schedules.exponential import (
 )
 
 __all__ = [
+    "AdamwForm",
+    "Balanced",
     "Exponential",
+    "Floats",
     "Schedule",
+    "SgdwForm",
+    "Texp",
+    "TexpPlus",
     "adamw_form",
     "balanced",
     "closeness_bound",

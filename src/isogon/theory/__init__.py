@@ -1,6 +1,41 @@
 """The mathematics of the four papers in floats and numpy; nothing here needs torch."""
 
-from isogon.theory import diffusion, equilibrium, maps, motion
-from isogon.theory.motion import Motion, law
+from __future__ import annotations
 
-__all__ = ["Motion", "diffusion", "equilibrium", "law", "maps", "motion"]
+from isogon.theory import diffusion, equilibrium, maps, motion
+from isogon.theory.diffusion import inverse_square_rate
+from isogon.theory.equilibrium import (
+    approach_rate,
+    equilibrium_norm,
+    norm_power,
+    rescale_factor,
+    steps_still_to_wait,
+    steps_to_equilibrium,
+)
+from isogon.theory.maps import cone_escape_steps, logistic_cone, sgd_norm_map, sgdm_norm_map
+from isogon.theory.motion import COUPLED, Floats, Motion, check_beta2, check_optimizer, law, tuning_rate
+
+__all__ = [
+    "COUPLED",
+    "Floats",
+    "Motion",
+    "approach_rate",
+    "check_beta2",
+    "check_optimizer",
+    "cone_escape_steps",
+    "diffusion",
+    "equilibrium",
+    "equilibrium_norm",
+    "inverse_square_rate",
+    "law",
+    "logistic_cone",
+    "maps",
+    "motion",
+    "norm_power",
+    "rescale_factor",
+    "sgd_norm_map",
+    "sgdm_norm_map",
+    "steps_still_to_wait",
+    "steps_to_equilibrium",
+    "tuning_rate",
+]

@@ -17,8 +17,7 @@ from torch import nn
 from torch.nn.functional import conv2d, linear, pad
 
 from isogon.lab.fused.norm import Norm, forked_norm, fused_norm
-from isogon.nets.norms import GhostBatchNorm1d, GhostBatchNorm2d
-from isogon.nets.resnet import Residual
+from isogon.nets import GhostBatchNorm1d, GhostBatchNorm2d, Residual
 
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, GhostBatchNorm1d, GhostBatchNorm2d)
 #: with tensor cores a convolution over 3 channels takes longer than one over 8, of which 5 are zeros

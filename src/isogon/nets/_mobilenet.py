@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from torch import nn
 
-from isogon.nets.inverted import Stage, inverted_network
-from isogon.nets.layers import Layers, StemForm, Style, scaled
-from isogon.nets.norms import NormKind
+from isogon.nets._inverted_residual import Stage, inverted_network
+from isogon.nets._layers import Layers, StemForm, Style, scaled
+from isogon.nets._norms import NormKind
 
 _STAGES = (
     Stage(1, 16, 1, 1),

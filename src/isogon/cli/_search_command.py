@@ -65,7 +65,7 @@ def search(
 
 
 def _run(file: Path, out: Path, settings: dict[str, Any], as_json: bool) -> None:
-    from isogon.cli.search_printing import show_outcome
+    from isogon.cli._search_printing import show_outcome
     from isogon.lab.disk_space import naming_a_full_disk
     from isogon.search.running import run
     from isogon.search.study import Study
@@ -120,7 +120,7 @@ def _page(outcome: Outcome, out: Path, file: Path) -> Path | None:
 
 
 def _show_status(folder: Path, as_json: bool) -> None:
-    from isogon.cli.search_printing import show_progress
+    from isogon.cli._search_printing import show_progress
     from isogon.search.status import Progress
 
     progress = Progress.read(folder)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pandas as pd
 
-from isogon.demo.plan import APART
-from isogon.demo.results import best_factor, means_of, seed_spread, with_factor
+from isogon.demo._plan import APART
+from isogon.demo._results import best_factor, means_of, seed_spread, with_factor
 from isogon.nets import Conversion
 from isogon.symmetry import ScaleMap
 

@@ -8,7 +8,7 @@ import torch
 
 from isogon.dynamics import Monitor
 from isogon.errors import ArgumentError, check_number, check_whole
-from isogon.optim.driver import drive
+from isogon.optim._driver import drive
 from isogon.schedules import constant, phases
 
 

@@ -7,8 +7,8 @@ from functools import partial
 import torch
 from torch import nn
 
-from isogon.nets.layers import Layers, StemForm, Style, assemble, check_sizes, residual_stages
-from isogon.nets.norms import NormKind
+from isogon.nets._layers import Layers, StemForm, Style, assemble, check_sizes, residual_stages
+from isogon.nets._norms import NormKind
 
 
 class Residual(nn.Module):

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from isogon.nets.gates import SqueezeExcitation
-from isogon.nets.layers import Activation, Layers, StemForm, assemble, check_sizes, is_imagenet, scaled
+from isogon.nets._layers import Activation, Layers, StemForm, assemble, check_sizes, is_imagenet, scaled
+from isogon.nets._squeeze_excitation import SqueezeExcitation
 
 
 class Stage(NamedTuple):

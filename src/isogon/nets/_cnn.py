@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import nn
 
-from isogon.nets.layers import Layers, Style, assemble, check_sizes
-from isogon.nets.norms import NormKind
+from isogon.nets._layers import Layers, Style, assemble, check_sizes
+from isogon.nets._norms import NormKind
 
 
 def cnn4(

@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from isogon.cli.printing import one_line
+from isogon.cli._printing import one_line
 from isogon.search.outcome import RECIPE, Outcome
 from isogon.search.status import STATUSES, Progress, best, counts
 from isogon.search.words import (

@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 from isogon.errors import check_choice
-from isogon.nets.gates import SqueezeExcitation
-from isogon.nets.layers import Activation, Layers, StemForm, Style, assemble, check_sizes, is_imagenet, scaled
-from isogon.nets.norms import NormKind
+from isogon.nets._layers import Activation, Layers, StemForm, Style, assemble, check_sizes, is_imagenet, scaled
+from isogon.nets._norms import NormKind
+from isogon.nets._squeeze_excitation import SqueezeExcitation
 
 
 class ShuffleUnit(nn.Module):

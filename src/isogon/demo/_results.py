@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from isogon.demo.plan import Size
+from isogon.demo._plan import Size
 from isogon.errors import IsogonError
 from isogon.lab import Run
 

@@ -9,10 +9,10 @@ import torch
 from torch import nn
 
 from isogon.errors import ArgumentError, check_number
-from isogon.optim.groups import group_names, invariant_groups, listed
-from isogon.optim.scaling import rate_power, scale_statistics, scale_weights
+from isogon.optim._groups import group_names, invariant_groups, listed
+from isogon.optim._scaling import rate_power, scale_statistics, scale_weights
 from isogon.symmetry import ScaleMap
-from isogon.theory.equilibrium import rescale_factor
+from isogon.theory import rescale_factor
 
 
 class RescaleOnDecay:

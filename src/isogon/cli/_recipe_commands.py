@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from isogon.cli import printing
+from isogon.cli import _printing as printing
 from isogon.errors import ArgumentError, IsogonError
 from isogon.recipe import CHANGEABLE, Recipe
 

@@ -13,13 +13,11 @@ from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
 from isogon.errors import ArgumentError, IsogonError
-from isogon.optim.groups import group_names, invariant_groups
-from isogon.optim.scaling import own_rates, rate_power, scale_statistics, scale_weights
-from isogon.schedules import Schedule
-from isogon.schedules.curves import Balanced
-from isogon.schedules.exponential import AdamwForm, SgdwForm, Texp, TexpPlus
+from isogon.optim._groups import group_names, invariant_groups
+from isogon.optim._scaling import own_rates, rate_power, scale_statistics, scale_weights
+from isogon.schedules import AdamwForm, Balanced, Schedule, SgdwForm, Texp, TexpPlus
 from isogon.symmetry import ScaleMap
-from isogon.theory.motion import Floats
+from isogon.theory import Floats
 
 Exponential = Texp | TexpPlus | SgdwForm | AdamwForm
 

@@ -70,7 +70,7 @@ def reproduce(
 
 
 def _run(ids: Sequence[str] | None, options: Options, out: Path, settings: dict[str, Any], as_json: bool) -> None:
-    from isogon.cli.reproduce_printing import show_findings
+    from isogon.cli._reproduce_printing import show_findings
     from isogon.lab.disk_space import naming_a_full_disk
     from isogon.papers.registry import experiments
     from isogon.papers.running import EXHIBITS, reproduce
@@ -104,7 +104,7 @@ def _failures(findings: Sequence[Finding]) -> str:
 
 
 def _list(as_json: bool) -> None:
-    from isogon.cli.reproduce_printing import show_list
+    from isogon.cli._reproduce_printing import show_list
     from isogon.papers.registry import listing
 
     if as_json:

@@ -10,9 +10,11 @@ from pathlib import Path
 import pandas as pd
 from rich.console import Console
 
-from isogon.demo import network, plan, sentences
-from isogon.demo.plan import APART, WHOLE, Size
-from isogon.demo.results import angle_curve, best_factor, rows_of, with_factor
+from isogon.demo import _plan as plan
+from isogon.demo import _sentences as sentences
+from isogon.demo import network
+from isogon.demo._plan import APART, WHOLE, Size
+from isogon.demo._results import angle_curve, best_factor, rows_of, with_factor
 from isogon.errors import ArgumentError
 from isogon.lab import Config, Run, run_all
 from isogon.nets import Conversion

@@ -23,8 +23,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from isogon.errors import ArgumentError, check_number
-from isogon.schedules.curves import Floats, Phases, Schedule, checked_steps, constant, phases
-from isogon.theory.motion import Motion, law
+from isogon.schedules._curves import Floats, Phases, Schedule, checked_steps, constant, phases
+from isogon.theory import Motion, law
 
 # A table of a recursion grows by so many steps at a time.
 _BLOCK = 4096
