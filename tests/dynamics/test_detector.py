@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from isogon.dynamics.detector import Detector, remaining_steps
+from isogon.dynamics.record._detector import Detector, remaining_steps
 from isogon.theory.equilibrium import angle_after_decay
 from isogon.theory.motion import law
 

@@ -11,7 +11,7 @@ import torch
 
 from isogon import Recipe
 from isogon.dynamics import Monitor, findings
-from isogon.dynamics.records import SCHEMA, table
+from isogon.dynamics.record._tables import SCHEMA, table
 from isogon.errors import ArgumentError
 from isogon.theory.equilibrium import angle_after_decay, approach_rate
 

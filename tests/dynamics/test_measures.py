@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isogon.dynamics import measures
-from isogon.dynamics.sums import FlatSums, PiecewiseSums
+from isogon.dynamics.measure._sums import FlatSums, PiecewiseSums
 from isogon.errors import ArgumentError
 
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]

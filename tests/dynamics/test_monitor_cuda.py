@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from isogon.dynamics import Monitor
-from isogon.dynamics.sums import FlatSums, PiecewiseSums, sums_for
+from isogon.dynamics.measure._sums import FlatSums, PiecewiseSums, sums_for
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 

@@ -16,7 +16,7 @@ import torch
 
 from isogon import Recipe
 from isogon.dynamics import SCHEMA, Monitor, RunFolder, read, read_epochs, read_run
-from isogon.dynamics.records import joined, table
+from isogon.dynamics.record._tables import joined, table
 from isogon.errors import ArgumentError
 
 

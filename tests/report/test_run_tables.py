@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isogon.dynamics import RunFolder, findings, read_epochs
-from isogon.dynamics.records import table
+from isogon.dynamics.record._tables import table
 from isogon.errors import ArgumentError
 from isogon.recipe import Recipe
 from isogon.report.run_metrics import metric_lines

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from torch import nn
 
-from isogon.dynamics.measures import angle
+from isogon.dynamics import measures
 from isogon.errors import ArgumentError
 
 
@@ -46,7 +46,7 @@ class Turns:
         self._steps += 1
         for place, weight in self._weights.items():
             if self._steps % place[1] == 0:
-                self._squares[place].append(angle(self._before[place], weight.detach()) ** 2)
+                self._squares[place].append(measures.angle(self._before[place], weight.detach()) ** 2)
                 self._before[place].copy_(weight.detach())
 
     def row(self) -> dict[str, float]:

@@ -11,8 +11,7 @@ from functools import partial
 import pandas as pd
 import torch
 
-from isogon.dynamics.averages import average_weights, reestimate_statistics
-from isogon.dynamics.measures import distance, norm
+from isogon.dynamics import averages, measures
 from isogon.lab import Run
 from isogon.lab.evaluation import evaluate
 from isogon.lab.training import default_device
@@ -67,11 +66,11 @@ def pairs(run: Run) -> pd.DataFrame:
             {
                 "first": first,
                 "second": second,
-                "distance": distance(*sides),
-                "norm": math.sqrt(norm(sides[0]) * norm(sides[1])),
+                "distance": measures.distance(*sides),
+                "norm": math.sqrt(measures.norm(sides[0]) * norm(sides[1])),
                 "first_accuracy": alone[first],
                 "second_accuracy": alone[second],
-                "average_accuracy": _accuracy(trial, average_weights([states[first], states[second]])),
+                "average_accuracy": _accuracy(trial, averages.average_weights([states[first], states[second]])),
             }
         )
     trial.close()
@@ -83,7 +82,7 @@ def _accuracy(trial: Trial, state: State) -> float:
     trial.model.load_state_dict(state)
     trial.begin_epoch()
     with trial.autocast():
-        reestimate_statistics(trial.model, (x for x, _ in trial.batches()))
+        averages.reestimate_statistics(trial.model, (x for x, _ in trial.batches()))
         data = trial.data
         _, accuracy = evaluate(trial.model, data.test_x, data.test_y, trial.prepare_test, trial.ranks)
     return accuracy

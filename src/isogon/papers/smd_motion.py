@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from isogon.dynamics.rows import ALL, MEAN_STEPS
+from isogon.dynamics import ALL, MEAN_STEPS
 from isogon.lab import Run
 from isogon.papers.experiment import Judgement
 from isogon.papers.gaps import Gap, mean_of

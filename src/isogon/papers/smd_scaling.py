@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from isogon.dynamics.measures import gradient_norm_ratio, summed_gradient
+from isogon.dynamics import measures
 from isogon.lab import Config, Run
 from isogon.lab.plans import schedule_of
 from isogon.lab.training import default_device
@@ -146,9 +146,9 @@ def _gradient_growth(trial: Trial, layer: str, batches: Sequence[tuple[Tensor, T
         return cross_entropy(outputs, labels)
 
     def summed(some: Iterable[tuple[Tensor, Tensor]]) -> list[Tensor]:
-        return summed_gradient([weight], loss, some)
+        return measures.summed_gradient([weight], loss, some)
 
-    return gradient_norm_ratio(summed(batches), summed(batches[:1])) if len(batches) == k else math.nan
+    return measures.gradient_norm_ratio(summed(batches), summed(batches[:1])) if len(batches) == k else math.nan
 
 
 def _sides(table: pd.DataFrame, panel: str) -> pd.DataFrame:

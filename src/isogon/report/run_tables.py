@@ -91,8 +91,7 @@ def summarise(path: str | os.PathLike[str], layers: Sequence[str] = ()) -> RunSu
 
     Findings are about the whole run whatever `layers` says, since a layer left out may be the one in trouble.
     """
-    from isogon.dynamics import findings
-    from isogon.dynamics.rows import ALL
+    from isogon.dynamics import ALL, findings
 
     place = Path(path)
     records = _records(place)
@@ -157,7 +156,7 @@ def thinned(values: Floats, most: int = MOST_POINTS) -> NDArray[np.int64]:
 
 def marks(records: pd.DataFrame) -> list[Mark]:
     """The drops of the learning rate, of whichever layers; each step once."""
-    from isogon.dynamics.evidence import drops
+    from isogon.dynamics import drops
 
     factors: dict[int, float] = {}
     for _, rows in records.groupby("layer", sort=False):

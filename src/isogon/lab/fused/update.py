@@ -15,7 +15,7 @@ import torch
 import triton
 import triton.language as tl
 
-from isogon.dynamics.fused_sums import chunk_places
+from isogon.dynamics import chunk_places
 
 _CHUNK = 4096
 _KINDS = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16}

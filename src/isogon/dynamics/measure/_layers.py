@@ -3,15 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import nn
 
-from isogon.dynamics.rows import Tensors
 from isogon.errors import ArgumentError, first_line
 from isogon.symmetry import ExportError, ScaleMap, check
+
+
+@dataclass(frozen=True)
+class Watched:
+    """What is watched, one entry a tensor: `layers` says which get rows of their own; all of them make up `all`.
+
+    `mapped` is False where no scale map is at hand: then the radial leak decides what is joined and what is predicted.
+    `silence` is why nothing is predicted at all, None where something may be.
+    """
+
+    names: tuple[str, ...]
+    sizes: tuple[int, ...]
+    layers: NDArray[np.bool_]
+    mapped: bool
+    silence: str | None = None
 
 
 def plain_name(name: str) -> str:
@@ -59,7 +75,7 @@ def trained(model: nn.Module, optimizers: Sequence[torch.optim.Optimizer]) -> di
 
 def choose(
     parameters: Mapping[str, nn.Parameter], scale_map: ScaleMap | None, *, silence: str | None = None
-) -> Tensors:
+) -> Watched:
     """What to watch of `parameters`; `silence` is why theory says nothing about them, where that is known before.
 
     With a map: rows for the parameters invariant by themselves; `all` joins every parameter when the model is jointly
@@ -76,7 +92,7 @@ def choose(
         # A model of vectors alone is measured too.
         own = {name for name, p in parameters.items() if p.dim() >= 2} or set(parameters)
     names = [name for name in parameters if jointly or name in own]
-    return Tensors(
+    return Watched(
         names=tuple(names),
         sizes=tuple(parameters[name].numel() for name in names),
         layers=np.array([name in own for name in names]),

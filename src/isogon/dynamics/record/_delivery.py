@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from isogon.dynamics.records import joined
+from isogon.dynamics.record._tables import joined
 from isogon.errors import ArgumentError, first_line
 
 #: takes new rows as a table in the schema of `records.SCHEMA`

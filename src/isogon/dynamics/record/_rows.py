@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from isogon.dynamics.detector import JUMP, SPACING, Detector
+from isogon.dynamics.measure import Chunk, Settings, Watched
 from isogon.dynamics.measures import angle_from_sums
-from isogon.dynamics.merge import Chunk
-from isogon.dynamics.optimizer_state import Settings
-from isogon.dynamics.predictions import norm_factor, prediction
-from isogon.dynamics.saved import to_array, to_tensor
+from isogon.dynamics.record._detector import JUMP, SPACING, Detector
+from isogon.dynamics.record._predictions import norm_factor, prediction
+from isogon.dynamics.record._state_tensors import to_array, to_tensor
 from isogon.theory import COUPLED, Floats
 
 #: the layer that joins tensors
@@ -39,37 +37,22 @@ _OF_GRADIENT = ("grad_sq", "weight_dot_grad", "adjusted")
 _REMEMBERED = ("leak_sq", "leaks", "unit_sq", "energy_steps", "energies", "settled", "members", "last_rate")
 
 
-@dataclass(frozen=True)
-class Tensors:
-    """What is watched, one entry a tensor: `layers` says which get rows of their own; all of them make up `all`.
-
-    `mapped` is False where no scale map is at hand: then the radial leak decides what is joined and what is predicted.
-    `silence` is why nothing is predicted at all, None where something may be.
-    """
-
-    names: tuple[str, ...]
-    sizes: tuple[int, ...]
-    layers: Bools
-    mapped: bool
-    silence: str | None = None
-
-
 class RowMaker:
     """Makes rows, chunk after chunk of steps; remembers running means, leaks and the equilibrium of each layer.
 
     Arrays below are (steps, tensors), or (steps, layers) with the layer `all` last.
     """
 
-    def __init__(self, tensors: Tensors, *, steps_per_epoch: float) -> None:
-        self.tensors, self.steps_per_epoch = tensors, steps_per_epoch
-        self.layers = [name for name, own in zip(tensors.names, tensors.layers, strict=True) if own] + [ALL]
+    def __init__(self, watched: Watched, *, steps_per_epoch: float) -> None:
+        self.watched, self.steps_per_epoch = watched, steps_per_epoch
+        self.layers = [name for name, own in zip(watched.names, watched.layers, strict=True) if own] + [ALL]
         self._names = pd.Series(self.layers, dtype="str").array
-        self._leak_sq, self._leaks = np.zeros(len(tensors.names)), np.zeros(len(tensors.names))
-        self._unit_sq = np.zeros(len(tensors.names))
+        self._leak_sq, self._leaks = np.zeros(len(watched.names)), np.zeros(len(watched.names))
+        self._unit_sq = np.zeros(len(watched.names))
         self._energy_steps, self._energies = np.zeros(0, dtype=np.int64), np.zeros((0, len(self.layers)))
         self._detector = Detector(len(self.layers))
         self._settled = np.zeros(len(self.layers), dtype=bool)
-        self._members = np.zeros(len(tensors.names), dtype=bool)
+        self._members = np.zeros(len(watched.names), dtype=bool)
         self._tested_at = -1
         self._last_rate = np.full(len(self.layers), np.nan)
 
@@ -81,10 +64,10 @@ class RowMaker:
         weight_sq = sums["weight_sq"]
         setting, lr, weight_decay = self._settings(chunk, members)
         # A map says of all of them together that they are invariant; a guess holds while none of them leaks.
-        joint = np.full(len(lawful), self.tensors.silence is None)
-        if not self.tensors.mapped:
+        joint = np.full(len(lawful), self.watched.silence is None)
+        if not self.watched.mapped:
             joint &= (lawful | ~members).all(axis=1)
-        known = np.append(lawful[:, self.tensors.layers], joint[:, None], axis=1)
+        known = np.append(lawful[:, self.watched.layers], joint[:, None], axis=1)
         law = self._predictions(chunk, np.where(known, setting, -1))
         with np.errstate(divide="ignore", invalid="ignore"):
             effective_lr = lr / weight_sq
@@ -147,10 +130,10 @@ class RowMaker:
         count = self._leaks + np.cumsum(known, axis=0)
         if len(count):
             self._leak_sq, self._unit_sq, self._leaks = leaked[-1], energy[-1], count[-1]
-        if self.tensors.silence is not None:
+        if self.watched.silence is not None:
             return np.zeros(known.shape, dtype=bool)
-        if not self.tensors.mapped:
-            by_chance = _SHARE_OF_CHANCE / np.sqrt(np.maximum(self.tensors.sizes, 1))
+        if not self.watched.mapped:
+            by_chance = _SHARE_OF_CHANCE / np.sqrt(np.maximum(self.watched.sizes, 1))
             bound = np.clip(by_chance, _LEAST_LEAK, LEAK)
             return np.asarray((count > 0) & (leaked <= bound**2 * count))
         mean = np.where(count > 0, energy / np.maximum(count, 1), 0.0)
@@ -164,7 +147,7 @@ class RowMaker:
         Without a map those that do not leak at the first step at which any does not: a member that leaks later takes
         the law from `all`, and stays, since its norm must not jump.
         """
-        if self.tensors.mapped or self.tensors.silence is not None:
+        if self.watched.mapped or self.watched.silence is not None:
             return np.ones(lawful.shape, dtype=bool)
         if not self._members.any():
             first = np.flatnonzero(lawful.any(axis=1))
@@ -184,7 +167,7 @@ class RowMaker:
             counted = members & ~no_gradient if name in _OF_GRADIENT else members
             total = np.where(counted, values, 0.0).sum(axis=1)
             total = np.where(some_gradient if name in _OF_GRADIENT else some, total, np.nan)
-            found[name] = np.append(values[:, self.tensors.layers], total[:, None], axis=1)
+            found[name] = np.append(values[:, self.watched.layers], total[:, None], axis=1)
         return found
 
     def _settings(self, chunk: Chunk, members: Bools) -> tuple[NDArray[np.int64], Floats, Floats]:
@@ -194,10 +177,10 @@ class RowMaker:
         setting = chunk.setting
         joint = _agreed(setting, members, -1)
         return (
-            np.append(setting[:, self.tensors.layers], joint[:, None], axis=1).astype(np.int64),
-            np.append(lr[setting][:, self.tensors.layers], _agreed(lr[setting], members, np.nan)[:, None], axis=1),
+            np.append(setting[:, self.watched.layers], joint[:, None], axis=1).astype(np.int64),
+            np.append(lr[setting][:, self.watched.layers], _agreed(lr[setting], members, np.nan)[:, None], axis=1),
             np.append(
-                decay[setting][:, self.tensors.layers], _agreed(decay[setting], members, np.nan)[:, None], axis=1
+                decay[setting][:, self.watched.layers], _agreed(decay[setting], members, np.nan)[:, None], axis=1
             ),
         )
 
@@ -218,8 +201,8 @@ class RowMaker:
 
     def _predicted_norms(self, chunk: Chunk, setting: NDArray[np.int64], members: Bools, adjusted: Floats) -> Floats:
         """‖w‖ in equilibrium; for coupled decay c·L^(1/4), L the mean of h̃ over the last 200 steps."""
-        sizes = np.array(self.tensors.sizes)
-        own = np.broadcast_to(sizes[self.tensors.layers], (len(members), len(self.layers) - 1))
+        sizes = np.array(self.watched.sizes)
+        own = np.broadcast_to(sizes[self.watched.layers], (len(members), len(self.layers) - 1))
         counts = np.append(own, (members * sizes).sum(axis=1)[:, None], axis=1)
         with np.errstate(invalid="ignore"):
             fourth_root = np.maximum(self._mean_energy(chunk.step, adjusted), 0.0) ** 0.25

@@ -11,9 +11,8 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
-from isogon.dynamics.detector import remaining_steps
-from isogon.dynamics.evidence import drops, peak, root_mean_square, tail
-from isogon.dynamics.rows import ALL, LEAK, NOISE
+from isogon.dynamics.findings._evidence import drops, peak, root_mean_square, tail
+from isogon.dynamics.record import ALL, LEAK, NOISE, remaining_steps
 from isogon.errors import ArgumentError, check_number, check_whole
 from isogon.recipe import Recipe
 

@@ -41,7 +41,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from isogon.dynamics.saved import to_array, to_tensor
+from isogon.dynamics.record._state_tensors import to_array, to_tensor
 from isogon.theory import Floats, approach_rate, steps_still_to_wait
 
 #: δ: half the relative distance of the squared step angle from the law that still counts as there

@@ -58,7 +58,7 @@ def sums_for(parameters: Tensors) -> Sums:
 
 def _fused(parameters: Tensors) -> Sums | None:
     try:
-        from isogon.dynamics.fused_sums import FusedSums, fits
+        from isogon.dynamics.measure._fused_sums import FusedSums, fits
 
         return FusedSums(parameters) if fits(parameters) else None
     except Exception:  # no Triton, no C compiler for its launcher, an unknown card: the numbers are the same, later
@@ -256,3 +256,12 @@ def _starts(lengths: Sequence[int]) -> Iterator[int]:
     for length in lengths:
         yield start
         start += length
+
+
+def chunk_places(tensors: Tensors, chunk: int) -> torch.Tensor:
+    """For each piece of `chunk` elements: its tensor, where in that it starts, and the tensor's length."""
+    lengths = torch.tensor([tensor.numel() for tensor in tensors])
+    chunks = -(-lengths // chunk)
+    owner = torch.repeat_interleave(torch.arange(len(tensors)), chunks)
+    start = (torch.arange(len(owner)) - (chunks.cumsum(0) - chunks)[owner]) * chunk
+    return torch.stack([owner, start, lengths[owner]], dim=1).to(tensors[0].device)

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from isogon.dynamics.optimizer_state import Settings
+from isogon.dynamics.measure._optimizer_state import Settings
 from isogon.theory import COUPLED
 
 _GRAD, _IS_SPARSE = attrgetter("grad"), attrgetter("is_sparse")

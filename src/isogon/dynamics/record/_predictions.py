@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from functools import lru_cache
 
-from isogon.dynamics.optimizer_state import Settings
+from isogon.dynamics.measure import Settings
 from isogon.errors import ArgumentError
 from isogon.theory import COUPLED, equilibrium_norm, law, norm_power, tuning_rate
 

@@ -12,9 +12,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from isogon.dynamics.gradients import gradients_of, unscale_, with_closure_measured
-from isogon.dynamics.optimizer_state import MomentumBuffers, Settings, group_settings, held_group, optimizer_kind
-from isogon.dynamics.sums import sums_for
+from isogon.dynamics.measure._gradients import gradients_of, unscale_, with_closure_measured
+from isogon.dynamics.measure._optimizer_state import (
+    MomentumBuffers,
+    Settings,
+    group_settings,
+    held_group,
+    optimizer_kind,
+)
+from isogon.dynamics.measure._sums import sums_for
 from isogon.errors import IsogonError
 from isogon.theory import Floats
 

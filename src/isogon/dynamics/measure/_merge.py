@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from isogon.dynamics.gradients import buffer_factor
-from isogon.dynamics.optimizer_state import Settings
-from isogon.dynamics.watch import Taken
+from isogon.dynamics.measure._gradients import buffer_factor
+from isogon.dynamics.measure._optimizer_state import Settings
+from isogon.dynamics.measure._watch import Taken
 from isogon.theory import Floats
 
 # Names of the rows of `sums.Sums.step` and `epoch`.

@@ -17,7 +17,7 @@ import torch
 import triton
 import triton.language as tl
 
-from isogon.dynamics.sums import ListCopies, Optional, Tensors
+from isogon.dynamics.measure._sums import ListCopies, Optional, Tensors, chunk_places
 
 # Elements that one program adds up, and its warps: few for a thread, so that registers leave room for several programs
 # on a multiprocessor, one of which waits for memory while another adds.
@@ -201,15 +201,6 @@ class FusedSums(ListCopies):
         if all(t is None or _same_layout(t, p) for t, p in pairs):
             return tensors
         return [None if t is None else torch.empty_like(p).copy_(t) for t, p in pairs]
-
-
-def chunk_places(tensors: Tensors, chunk: int) -> torch.Tensor:
-    """For each piece of `chunk` elements: its tensor, where in that it starts, and the tensor's length."""
-    lengths = torch.tensor([tensor.numel() for tensor in tensors])
-    chunks = -(-lengths // chunk)
-    owner = torch.repeat_interleave(torch.arange(len(tensors)), chunks)
-    start = (torch.arange(len(owner)) - (chunks.cumsum(0) - chunks)[owner]) * chunk
-    return torch.stack([owner, start, lengths[owner]], dim=1).to(tensors[0].device)
 
 
 def _pointers(tensors: Sequence[torch.Tensor | None]) -> list[int]:

@@ -14,12 +14,8 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from isogon.dynamics.delivery import Delivery, Sink
-from isogon.dynamics.layers import choose, scale_map_of, trained
-from isogon.dynamics.merge import Part, merged
-from isogon.dynamics.records import joined, table
-from isogon.dynamics.rows import RowMaker
-from isogon.dynamics.watch import Watch
+from isogon.dynamics.measure import Part, Watch, choose, merged, scale_map_of, trained
+from isogon.dynamics.record import Delivery, RowMaker, Sink, joined, table
 from isogon.errors import ArgumentError, IsogonError, check_whole
 from isogon.recipe import Recipe
 from isogon.symmetry import ScaleMap
@@ -279,7 +275,7 @@ class Monitor:
         if not last and max((watch.steps for watch in watches), default=0) == behind + 1:
             halves = [part.split(behind) for part in parts]
             parts, self._kept_back = [early for early, _ in halves], [late for _, late in halves]
-        chunk = merged(parts, len(self._maker.tensors.names))
+        chunk = merged(parts, len(self._maker.watched.names))
         if len(chunk.step):
             # A run that has overflowed has rows of infinities and NaN.
             with np.errstate(all="ignore"):

@@ -1,0 +1,8 @@
+"""From the table to advice: what a record calls for, each finding with its evidence."""
+
+from __future__ import annotations
+
+from isogon.dynamics.findings._evidence import drops
+from isogon.dynamics.findings._findings import Finding, findings
+
+__all__ = ["Finding", "drops", "findings"]

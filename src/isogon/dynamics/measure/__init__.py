@@ -1,0 +1,23 @@
+"""From hooks to numbers: what is summed at a measured step, by parameter, then joined to layers and over processes."""
+
+from __future__ import annotations
+
+from isogon.dynamics.measure._layers import Watched, choose, scale_map_of, trained
+from isogon.dynamics.measure._merge import Chunk, Part, merged
+from isogon.dynamics.measure._optimizer_state import Settings
+from isogon.dynamics.measure._sums import chunk_places
+from isogon.dynamics.measure._watch import ParametersChangedError, Watch
+
+__all__ = [
+    "Chunk",
+    "ParametersChangedError",
+    "Part",
+    "Settings",
+    "Watch",
+    "Watched",
+    "choose",
+    "chunk_places",
+    "merged",
+    "scale_map_of",
+    "trained",
+]

@@ -1,0 +1,27 @@
+"""From numbers to the table: rows with predictions and equilibrium, their one schema, and the way to files and sinks."""
+
+from __future__ import annotations
+
+from isogon.dynamics.record._delivery import Delivery, Sink
+from isogon.dynamics.record._detector import Detector, remaining_steps
+from isogon.dynamics.record._rows import ALL, LEAK, MEAN_STEPS, NOISE, RowMaker
+from isogon.dynamics.record._tables import SCHEMA, RunFolder, joined, read, read_epochs, read_run, table
+
+__all__ = [
+    "ALL",
+    "LEAK",
+    "MEAN_STEPS",
+    "NOISE",
+    "SCHEMA",
+    "Delivery",
+    "Detector",
+    "RowMaker",
+    "RunFolder",
+    "Sink",
+    "joined",
+    "read",
+    "read_epochs",
+    "read_run",
+    "remaining_steps",
+    "table",
+]
