@@ -48,7 +48,7 @@ from torch.nn.functional import cross_entropy
 import isogon
 from isogon import Recipe
 from isogon.lab import Config, lanes
-from isogon.lab.trial import Trial
+from isogon.lab.run._trial import Trial
 from isogon.nets._norms import GhostBatchNorm1d, GhostBatchNorm2d
 
 EPOCHS = 1000

@@ -42,8 +42,8 @@ from machine import processor
 
 from isogon import Recipe
 from isogon.lab import Config, run_all
-from isogon.lab.checkpoints import write_json
-from isogon.lab.workers import Say, work_through
+from isogon.lab.engines._workers import Say, work_through
+from isogon.lab.run._checkpoints import write_json
 from isogon.search import Outcome, Study, run
 from isogon.search.rivals import search_rates
 from isogon.search.template import TEMPLATE

@@ -17,8 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from isogon.lab.data import codec, fashion_mini
-from isogon.lab.data.npz import read_npz
+from isogon.lab.data import _codec as codec
+from isogon.lab.data import _fashion_mini as fashion_mini
+from isogon.lab.data._npz import read_npz
 
 TOTAL = 1 << codec.PRECISION
 

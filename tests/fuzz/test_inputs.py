@@ -235,8 +235,8 @@ def fuzz_studies(chance: random.Random, folder: Path, about: str) -> None:
 def fuzz_configs(chance: random.Random, folder: Path, about: str) -> None:
     """`python -m isogon.lab` up to where it would train: the config read, checked, its data and network tried."""
     from isogon.files import read_json
-    from isogon.lab.config import Config
-    from isogon.lab.networks import try_out
+    from isogon.lab.run._config import Config
+    from isogon.lab.run._networks import try_out
     from isogon.recipe import Recipe
 
     recipe = Recipe(lr=0.1, weight_decay=1e-3, batch_size=10, samples=40, epochs=1)
@@ -306,7 +306,7 @@ def fuzz_status_folders(chance: random.Random, folder: Path, about: str, good: P
 
 
 def fuzz_data_files(chance: random.Random, folder: Path, about: str) -> None:
-    from isogon.lab.data import loading
+    from isogon.lab.data import _loading as loading
 
     kind = chance.choice(("idx", "npz", "npz.xz", "images"))
     images = np.arange(4 * 64, dtype=np.uint8).reshape(4, 8, 8)

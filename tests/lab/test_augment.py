@@ -11,7 +11,7 @@ import torch
 from torch.nn.functional import interpolate
 
 from isogon.errors import ArgumentError
-from isogon.lab.augment import TRIES, NoAugmentation, PadCropFlip, ResizedCrop, from_name, none, normalise
+from isogon.lab.run._augment import TRIES, NoAugmentation, PadCropFlip, ResizedCrop, from_name, none, normalise
 
 EVERY = [none, PadCropFlip(), PadCropFlip(2, flip=False), PadCropFlip(0), ResizedCrop(6), ResizedCrop(12, flip=False)]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from isogon.lab import run_all
-from isogon.lab.workers import workers_kept
+from isogon.lab.engines._workers import workers_kept
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -13,8 +13,8 @@ import torch
 from isogon import Recipe, check
 from isogon.errors import ArgumentError
 from isogon.lab import Config, train
-from isogon.lab.augment import PadCropFlip, from_name
-from isogon.lab.networks import build
+from isogon.lab.run._augment import PadCropFlip, from_name
+from isogon.lab.run._networks import build
 from isogon.nets import GhostBatchNorm2d
 
 RECIPE = Recipe(lr=0.1, weight_decay=5e-4, batch_size=128, samples=50_000)

@@ -20,8 +20,8 @@ import torch
 
 from isogon.errors import ArgumentError
 from isogon.lab import Run, load, run_all, train
-from isogon.lab.engines import _lane_units
-from isogon.lab.workers import workers_kept
+from isogon.lab.engines._run_all import _lane_units
+from isogon.lab.engines._workers import workers_kept
 
 # Runs the configs of a file in a process of its own, where optuna and pydantic cannot be imported.
 DRIVER = """

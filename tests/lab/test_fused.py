@@ -43,7 +43,7 @@ def leaf(values: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor | None
     ],
 )
 def test_the_norm_with_its_neighbours(dtype, tolerance, shape, ghost, affine, residual, relu, stride, programs):
-    from isogon.lab.fused.norm import Norm, forked_norm, fused_norm
+    from isogon.lab.gpu.fused._norm import Norm, forked_norm, fused_norm
     from isogon.nets._norms import GhostBatchNorm1d, GhostBatchNorm2d
 
     torch.manual_seed(0)
@@ -82,8 +82,8 @@ def test_the_norm_with_its_neighbours(dtype, tolerance, shape, ghost, affine, re
 
 @pytest.mark.parametrize("name", ["crop-flip", "none"])
 def test_batches_are_those_of_the_augmentation(name):
-    from isogon.lab.augment import from_name, normalise
-    from isogon.lab.fused.images import BatchMaker
+    from isogon.lab.gpu.fused._images import BatchMaker
+    from isogon.lab.run._augment import from_name, normalise
 
     torch.manual_seed(0)
     images = torch.randint(0, 256, (40, 3, 9, 11), dtype=torch.uint8, device="cuda")
@@ -101,7 +101,7 @@ def test_batches_are_those_of_the_augmentation(name):
 
 
 def test_the_loss_and_what_is_counted():
-    from isogon.lab.fused.loss import noted_cross_entropy
+    from isogon.lab.gpu.fused._loss import noted_cross_entropy
 
     torch.manual_seed(0)
     logits = torch.randn(1000, 17, device="cuda", requires_grad=True)
@@ -119,7 +119,7 @@ def test_the_loss_and_what_is_counted():
 @pytest.mark.parametrize("nesterov", [False, True])
 @pytest.mark.parametrize("momentum", [0.9, 0.0])
 def test_the_update_is_that_of_sgd(nesterov, momentum):
-    from isogon.lab.fused.update import SgdUpdate
+    from isogon.lab.gpu.fused._update import SgdUpdate
 
     if nesterov and not momentum:
         pytest.skip("torch has no Nesterov without momentum")
@@ -151,8 +151,8 @@ def test_the_update_is_that_of_sgd(nesterov, momentum):
 @pytest.mark.parametrize("net", ["resnet18", "cnn4", "preresnet32"])
 def test_graphs_are_no_further_from_float64_than_twice_the_plain_loop(net, make_config):
     """Ten steps in float32: later, ReLUs that flip have made rounding errors grow."""
-    from isogon.lab.graphed import GraphedTrial
-    from isogon.lab.trial import Trial
+    from isogon.lab.gpu._graphed import GraphedTrial
+    from isogon.lab.run._trial import Trial
 
     def config(precision: str):
         return make_config(
@@ -194,8 +194,9 @@ def test_graphs_are_no_further_from_float64_than_twice_the_plain_loop(net, make_
 
 
 def test_a_network_that_cannot_be_recorded_is_trained_step_by_step(make_config, monkeypatch):
-    from isogon.lab import lane_group, train
-    from isogon.lab.fused import network
+    from isogon.lab import train
+    from isogon.lab.gpu import _lanes as lane_group
+    from isogon.lab.gpu.fused import _network as network
 
     def refuse(*args: object) -> None:
         raise RuntimeError("not this one")
@@ -209,7 +210,7 @@ def test_a_network_that_cannot_be_recorded_is_trained_step_by_step(make_config, 
 
 
 def test_lanes_wait_where_memory_is_short(make_config, monkeypatch):
-    from isogon.lab import lane_group
+    from isogon.lab.gpu import _lanes as lane_group
 
     configs = [make_config(data="fashion-mini", samples=300, epochs=1, seed=seed) for seed in range(3)]
     _, total = torch.cuda.mem_get_info()
@@ -222,7 +223,7 @@ def test_lanes_wait_where_memory_is_short(make_config, monkeypatch):
 @pytest.mark.parametrize("count", [60, pytest.param(1000, marks=pytest.mark.slow)])
 def test_refills_leave_no_memory_behind(make_config, count):
     """Neither the GPU's nor the host's, over so many lanes of one call, each of one epoch."""
-    from isogon.lab import lane_group
+    from isogon.lab.gpu import _lanes as lane_group
 
     configs = [make_config(data="fashion-mini", samples=100, epochs=1, seed=seed) for seed in range(count)]
     taken: list[tuple[int, int]] = []

@@ -10,11 +10,12 @@ import pytest
 import torch
 
 from isogon.errors import ArgumentError
-from isogon.lab import lane_group, lanes, train
-from isogon.lab.engines import TrainingJob
-from isogon.lab.graphed import why_no_graph
-from isogon.lab.lane_group import why_one_by_one
-from isogon.lab.trial import Trial
+from isogon.lab import lanes, train
+from isogon.lab.engines._run_all import TrainingJob
+from isogon.lab.gpu import _lanes as lane_group
+from isogon.lab.gpu._graphed import why_no_graph
+from isogon.lab.gpu._lanes import why_one_by_one
+from isogon.lab.run._trial import Trial
 
 CUDA = pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA"))
 # A GPU takes images of any size; on a CPU only small ones are stacked.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from isogon.lab.order import epoch_of, generator
+from isogon.lab.run._batch_order import epoch_of, generator
 
 
 def test_it_remembers_nothing(make_config):

@@ -8,7 +8,7 @@ import pytest
 from isogon import Recipe, schedules
 from isogon.errors import ArgumentError
 from isogon.lab import train
-from isogon.lab.plans import phases_name, schedule_of
+from isogon.lab.run._schedule_names import phases_name, schedule_of
 
 RECIPE = Recipe(lr=0.1, weight_decay=5e-3, momentum=0.8, batch_size=10, samples=70)
 EPOCHS, EACH = 8, 7

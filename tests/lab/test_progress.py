@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from isogon.lab.progress import MOST_SHOWN, board_of
+from isogon.lab._progress import MOST_SHOWN, board_of
 
 NAMES = [f"cnn4-n500-wd{decay:g}-s{seed}-0a1b2c3{seed}" for decay in (1, 0.1, 5e-5, 5e-6, 5e-7) for seed in range(2)]
 

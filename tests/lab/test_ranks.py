@@ -14,7 +14,7 @@ import torch
 
 from isogon.errors import ArgumentError
 from isogon.lab import Run, train
-from isogon.lab.ranks import Ranks
+from isogon.lab.run._distributed import Ranks
 
 
 def by_hand(*command):

@@ -28,11 +28,12 @@ import pytest
 import torch
 
 from isogon.errors import ArgumentError, IsogonError, MissingExtraError
-from isogon.lab import RaySettings, Run, ray_session, run_all, train
-from isogon.lab.engines import TrainingJob
-from isogon.lab.ray_pool import _after_a_death, _Attempt, _pass_on, work_through_on_ray
-from isogon.lab.ray_session import _connect, _owner, ray_kept, remove_leftover_clusters
-from isogon.lab.ray_task import Driver, work_and_tell
+from isogon.lab import RaySettings, Run, run_all, train
+from isogon.lab.engines._run_all import TrainingJob
+from isogon.lab.engines.ray import _session as ray_session
+from isogon.lab.engines.ray._pool import _after_a_death, _Attempt, _pass_on, work_through_on_ray
+from isogon.lab.engines.ray._session import _connect, _owner, ray_kept, remove_leftover_clusters
+from isogon.lab.engines.ray._task import Driver, work_and_tell
 
 pytest.importorskip("ray", reason="Ray is not installed")
 if not Path("/proc/self/stat").exists():
@@ -481,7 +482,7 @@ LISTENING = """
 import json, os, sys
 import psutil
 from isogon.lab import RaySettings
-from isogon.lab.ray_session import ray_kept
+from isogon.lab.engines.ray._session import ray_kept
 
 with ray_kept() as connect:
     ray = connect(RaySettings(address="local"))

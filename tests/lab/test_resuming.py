@@ -17,8 +17,9 @@ import torch
 
 from isogon.dynamics import RunFolder
 from isogon.errors import ArgumentError, IsogonError
-from isogon.lab import Run, checkpoints, train
-from isogon.lab.checkpoints import FolderLock
+from isogon.lab import Run, train
+from isogon.lab.run import _checkpoints as checkpoints
+from isogon.lab.run._checkpoints import FolderLock
 
 # Trains once undisturbed; then in another folder, in children that die as the list of deaths says, until one ends.
 # Children are forked, so that torch is imported once, and from a process of its own, which has never used a GPU.

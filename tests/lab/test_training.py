@@ -16,13 +16,13 @@ from torch.nn.functional import batch_norm, conv2d, cross_entropy, linear
 from isogon.dynamics import read
 from isogon.errors import ArgumentError, IsogonError
 from isogon.lab import Run, load, train
-from isogon.lab.divergence import patience
-from isogon.lab.evaluation import evaluate, predict_classes
-from isogon.lab.networks import build
-from isogon.lab.order import epoch_of
-from isogon.lab.ranks import Ranks
-from isogon.lab.trial import Trial
-from isogon.lab.turns import column_of
+from isogon.lab.run._batch_order import epoch_of
+from isogon.lab.run._distributed import Ranks
+from isogon.lab.run._divergence import patience
+from isogon.lab.run._evaluation import evaluate, predict_classes
+from isogon.lab.run._k_step_angles import column_of
+from isogon.lab.run._networks import build
+from isogon.lab.run._trial import Trial
 
 OWN_NET = """
 from torch import nn

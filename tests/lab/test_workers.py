@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("optuna")
 
-from isogon.lab.workers import work_through, workers_kept
+from isogon.lab.engines._workers import work_through, workers_kept
 from isogon.search.execution import ObjectiveJob
 from isogon.search.study import TaskTable
 

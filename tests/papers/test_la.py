@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from isogon.lab import train
-from isogon.lab.plans import schedule_of
+from isogon.lab.run._schedule_names import schedule_of
 from isogon.papers import la
 from isogon.papers.experiment import SCALES, Options
 

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from isogon.lab import train
-from isogon.lab.plans import schedule_of
+from isogon.lab.run._schedule_names import schedule_of
 from isogon.papers import lla_averages, lla_full_batch, lla_mnist, lla_rates, lla_recovery, lla_schedules
 from isogon.papers.experiment import SCALES, Options
 from isogon.papers.lla import EXPERIMENTS

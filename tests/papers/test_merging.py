@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from isogon.errors import ArgumentError
-from isogon.lab.workers import workers_kept
+from isogon.lab.engines._workers import workers_kept
 from isogon.papers.experiment import Options, Planned
 from isogon.papers.fingerprint import code_fingerprint
 from isogon.papers.merging import merged

@@ -19,7 +19,7 @@ import pytest
 
 from isogon.cli import main
 from isogon.errors import ArgumentError
-from isogon.lab.workers import workers_kept
+from isogon.lab.engines._workers import workers_kept
 from isogon.papers import running
 from isogon.papers.experiment import Options, Planned, cell_of, final
 from isogon.papers.registry import experiments

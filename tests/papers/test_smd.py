@@ -11,8 +11,8 @@ import pandas as pd
 import pytest
 
 from isogon.lab import Config, train
-from isogon.lab.trial import Trial
-from isogon.lab.turns import column_of
+from isogon.lab.run._k_step_angles import column_of
+from isogon.lab.run._trial import Trial
 from isogon.papers import imagenet, smd, smd_scaling
 from isogon.papers.experiment import SCALES, Options
 from isogon.recipe import Recipe

@@ -18,7 +18,7 @@ pytest.importorskip("optuna")
 from isogon.cli import main
 from isogon.errors import IsogonError
 from isogon.lab import Config, run_all
-from isogon.lab.checkpoints import FolderLock
+from isogon.lab.run._checkpoints import FolderLock
 from isogon.recipe import Recipe
 from isogon.search import Study, run
 from isogon.search.status import Progress

@@ -13,7 +13,7 @@ import time
 import pytest
 
 from isogon.errors import ArgumentError, IsogonError
-from isogon.lab import checkpoints
+from isogon.lab.run import _checkpoints as checkpoints
 from isogon.search import Study, run, running
 from isogon.search.ledger import StudyChangedError
 

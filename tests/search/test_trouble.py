@@ -13,7 +13,7 @@ import pytest
 
 from isogon.cli import main
 from isogon.lab import Config, run_all
-from isogon.lab.disk_space import DiskFullError, full_disk
+from isogon.lab._disk_space import DiskFullError, full_disk
 from isogon.recipe import Recipe
 from isogon.search import Study, run, storage
 from isogon.search.status import Progress

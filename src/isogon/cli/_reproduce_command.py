@@ -71,7 +71,7 @@ def reproduce(
 
 def _run(ids: Sequence[str] | None, options: Options, out: Path, settings: dict[str, Any], as_json: bool) -> None:
     from isogon.cli._reproduce_printing import show_findings
-    from isogon.lab.disk_space import naming_a_full_disk
+    from isogon.lab import naming_a_full_disk
     from isogon.papers.registry import experiments
     from isogon.papers.running import EXHIBITS, reproduce
 
@@ -123,7 +123,7 @@ def _names(option: str, given: str | None) -> tuple[str, ...] | None:
 
 
 def _engine(name: str | None) -> str | None:
-    from isogon.lab.pools import ENGINES
+    from isogon.lab import ENGINES
 
     return None if name is None else check_choice("--engine", name, ENGINES)
 

@@ -66,7 +66,7 @@ def search(
 
 def _run(file: Path, out: Path, settings: dict[str, Any], as_json: bool) -> None:
     from isogon.cli._search_printing import show_outcome
-    from isogon.lab.disk_space import naming_a_full_disk
+    from isogon.lab import naming_a_full_disk
     from isogon.search.running import run
     from isogon.search.study import Study
 
@@ -103,7 +103,7 @@ def _run(file: Path, out: Path, settings: dict[str, Any], as_json: bool) -> None
 
 def _engine(name: str | None) -> Any:
     from isogon.errors import check_choice
-    from isogon.lab.pools import ENGINES
+    from isogon.lab import ENGINES
 
     return None if name is None else check_choice("--engine", name, ENGINES)
 

@@ -1,7 +1,7 @@
 """Watching a run: measure (hooks and sums) → record (the one table schema) → findings (what to change).
 
-`Monitor` goes through all three. `measures`, `averages` and `ensembles` are public modules of plain functions; the first
-is the reference implementation that tests compare the monitor with.
+`Monitor` goes through all three. `measures`, `averages` and `ensembles` are public modules of plain functions; the
+first is the reference implementation that tests compare the monitor with.
 """
 
 from __future__ import annotations

@@ -2,12 +2,67 @@
 
 from __future__ import annotations
 
-from isogon.lab.config import Config
-from isogon.lab.data import Dataset, load
-from isogon.lab.engines import run_all
-from isogon.lab.lane_group import lanes
-from isogon.lab.ray_session import RaySettings
-from isogon.lab.runs import Run
-from isogon.lab.training import train
+from isogon.lab._disk_space import DiskFullError, full_disk, naming_a_full_disk
+from isogon.lab._progress import board_of
+from isogon.lab.data import DamagedDataError, Dataset, MissingDataError, data_root, load, needed_package
+from isogon.lab.engines import ENGINES, Engine, RaySettings, Say, kept_ready, pool_for, run_all
+from isogon.lab.gpu import lanes
+from isogon.lab.run import (
+    CHECKPOINT,
+    NET_OPTIONS,
+    RESULT,
+    STOP,
+    Config,
+    FolderLock,
+    Run,
+    Trial,
+    check_names,
+    column_of,
+    default_device,
+    evaluate,
+    load_checkpoint,
+    phases_name,
+    save_checkpoint,
+    schedule_of,
+    train,
+    try_out,
+)
 
-__all__ = ["Config", "Dataset", "RaySettings", "Run", "lanes", "load", "run_all", "train"]
+__all__ = [
+    "CHECKPOINT",
+    "ENGINES",
+    "NET_OPTIONS",
+    "RESULT",
+    "STOP",
+    "Config",
+    "DamagedDataError",
+    "Dataset",
+    "DiskFullError",
+    "Engine",
+    "FolderLock",
+    "MissingDataError",
+    "RaySettings",
+    "Run",
+    "Say",
+    "Trial",
+    "board_of",
+    "check_names",
+    "column_of",
+    "data_root",
+    "default_device",
+    "evaluate",
+    "full_disk",
+    "kept_ready",
+    "lanes",
+    "load",
+    "load_checkpoint",
+    "naming_a_full_disk",
+    "needed_package",
+    "phases_name",
+    "pool_for",
+    "run_all",
+    "save_checkpoint",
+    "schedule_of",
+    "train",
+    "try_out",
+]

@@ -16,9 +16,7 @@ from torch import distributed
 
 from isogon.files import read_json
 from isogon.guard import leave_at_second_interrupt, run_guarded
-from isogon.lab.config import Config
-from isogon.lab.runs import Run
-from isogon.lab.training import train
+from isogon.lab.run import Config, Run, train
 
 
 def main(arguments: list[str]) -> int:

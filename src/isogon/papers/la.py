@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from isogon.lab import Config, Run
-from isogon.lab.plans import phases_name, schedule_of
+from isogon.lab import Config, Run, phases_name, schedule_of
 from isogon.papers.experiment import Experiment, Judgement, Options, Planned, Scale, curves
 from isogon.papers.gaps import points, together, worst
 from isogon.papers.la_curves import (

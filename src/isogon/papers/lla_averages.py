@@ -12,10 +12,7 @@ import pandas as pd
 import torch
 
 from isogon.dynamics import averages, measures
-from isogon.lab import Run
-from isogon.lab.evaluation import evaluate
-from isogon.lab.training import default_device
-from isogon.lab.trial import Trial
+from isogon.lab import Run, Trial, default_device, evaluate
 from isogon.papers.experiment import Experiment, Judgement, Options, Planned, Scale, Verdict
 from isogon.papers.gaps import Gap, points, worst
 from isogon.papers.lla_judging import numbers_of, rank_correlation, too_little
@@ -67,7 +64,7 @@ def pairs(run: Run) -> pd.DataFrame:
                 "first": first,
                 "second": second,
                 "distance": measures.distance(*sides),
-                "norm": math.sqrt(measures.norm(sides[0]) * norm(sides[1])),
+                "norm": math.sqrt(measures.norm(sides[0]) * measures.norm(sides[1])),
                 "first_accuracy": alone[first],
                 "second_accuracy": alone[second],
                 "average_accuracy": _accuracy(trial, averages.average_weights([states[first], states[second]])),

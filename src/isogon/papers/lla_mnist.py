@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from isogon import Recipe
 from isogon.dynamics import ensembles
-from isogon.lab import Config, Run
-from isogon.lab.plans import phases_name
+from isogon.lab import Config, Run, phases_name
 from isogon.papers.experiment import Experiment, Judgement, Options, Planned, Scale, Verdict
 from isogon.papers.gaps import Gap, points, together, worst
 from isogon.papers.lla_judging import endings, finished, lines, numbers_of, spread, too_little

@@ -10,8 +10,7 @@ from operator import mul
 import numpy as np
 import pandas as pd
 
-from isogon.lab import Config
-from isogon.lab.plans import schedule_of
+from isogon.lab import Config, schedule_of
 from isogon.papers.experiment import Experiment, Judgement, Options, Planned, Scale, curves
 from isogon.papers.gaps import Gap, points, worst
 from isogon.papers.lla_judging import (

@@ -6,8 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from isogon import Recipe
-from isogon.lab import Config
-from isogon.lab.plans import phases_name
+from isogon.lab import Config, phases_name
 from isogon.papers.experiment import Label, Planned, Scale
 from isogon.papers.tiny_network import TINY_NETWORK
 

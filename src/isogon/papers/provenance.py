@@ -16,8 +16,7 @@ import pandas as pd
 import torch
 
 from isogon import __version__
-from isogon.lab import Config, Run
-from isogon.lab.runs import RESULT
+from isogon.lab import RESULT, Config, Run
 from isogon.papers.experiment import Label, Options
 
 STATUSES = ("finished", "diverged", "failed", "pruned")

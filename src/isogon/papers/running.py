@@ -15,10 +15,7 @@ import pandas as pd
 
 from isogon.errors import ArgumentError, check_choice, first_line
 from isogon.files import write_whole
-from isogon.lab import Config, Run, run_all
-from isogon.lab.data import MissingDataError
-from isogon.lab.pools import ENGINES, Engine
-from isogon.lab.training import default_device
+from isogon.lab import ENGINES, Config, Engine, MissingDataError, Run, default_device, run_all
 from isogon.papers.experiment import SCALES, Experiment, Label, Options, Planned, UnavailableError
 from isogon.papers.fingerprint import code_fingerprint
 from isogon.papers.merging import merged

@@ -15,9 +15,7 @@ import torch
 
 from isogon.dynamics import read
 from isogon.files import write_json
-from isogon.lab.data.loading import data_root
-from isogon.lab.runs import CHECKPOINT, RESULT
-from isogon.lab.training import default_device
+from isogon.lab import CHECKPOINT, RESULT, data_root, default_device
 from isogon.papers.experiment import Experiment, Judgement, Options, Scale
 from isogon.papers.smd_detection_data import TEST, TRAIN, CocoPart
 from isogon.papers.smd_detection_measures import COCO_APS, OWN_AP, average_precisions

@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from isogon.lab.data import DamagedDataError, MissingDataError
-from isogon.lab.data.arrays import needed_package
+from isogon.lab import DamagedDataError, MissingDataError, needed_package
 
 TRAIN, TEST = "train2017", "val2017"
 #: pixels that a box must be wider and higher than: thinner ones cannot be matched with anything

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from isogon.files import write_json
-from isogon.lab.data.arrays import needed_package
+from isogon.lab import needed_package
 from isogon.papers.smd_detection_data import TEST, TRAIN, annotations_file
 
 #: ids with gaps between them, as COCO's have

@@ -21,8 +21,7 @@ from torch.utils.data import DataLoader
 from isogon import schedules
 from isogon.dynamics import Monitor, RunFolder, read
 from isogon.files import remove_leftovers
-from isogon.lab.checkpoints import load_checkpoint, save_checkpoint
-from isogon.lab.runs import CHECKPOINT
+from isogon.lab import CHECKPOINT, load_checkpoint, save_checkpoint
 from isogon.optim import RescaleOnDecay, drive, split_groups
 from isogon.papers.smd_detection_data import CocoPart, Target
 from isogon.papers.smd_detection_network import Backbone

@@ -14,11 +14,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from isogon.dynamics import measures
-from isogon.lab import Config, Run
-from isogon.lab.plans import schedule_of
-from isogon.lab.training import default_device
-from isogon.lab.trial import Trial
-from isogon.lab.turns import column_of
+from isogon.lab import Config, Run, Trial, column_of, default_device, schedule_of
 from isogon.papers import imagenet
 from isogon.papers.experiment import Experiment, Judgement, Options, Planned, Scale
 from isogon.papers.gaps import Gap, mean_of, together

@@ -12,8 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from isogon import Recipe
-from isogon.lab import Config
-from isogon.lab.config import NET_OPTIONS
+from isogon.lab import NET_OPTIONS, Config
 from isogon.papers.experiment import Label, Options, Planned, Scale
 from isogon.papers.printed import yun_table
 from isogon.papers.tiny_network import TINY_NETWORK

@@ -17,14 +17,20 @@ from typing import Any, Self
 
 from isogon.errors import ArgumentError, check_whole
 from isogon.files import read_json, write_json
-from isogon.lab import Config, Run, run_all
-from isogon.lab.checkpoints import FolderLock
-from isogon.lab.disk_space import DiskFullError, full_disk
-from isogon.lab.pools import Engine, pool_for
-from isogon.lab.progress import board_of
-from isogon.lab.runs import STOP
-from isogon.lab.training import default_device
-from isogon.lab.workers import Say
+from isogon.lab import (
+    STOP,
+    Config,
+    DiskFullError,
+    Engine,
+    FolderLock,
+    Run,
+    Say,
+    board_of,
+    default_device,
+    full_disk,
+    pool_for,
+    run_all,
+)
 from isogon.recipe import Recipe
 from isogon.search.ledger import Cell, Ledger, Row, Status
 from isogon.search.objective import Pruned, Trial, value_of

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import get_args
 
 from isogon.errors import MissingExtraError, check_choice
-from isogon.lab.runs import STOP
+from isogon.lab import STOP
 from isogon.search.ledger import Ledger, Row, Status
 from isogon.search.study import Pruner, Study
 

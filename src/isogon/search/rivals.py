@@ -9,9 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from isogon.errors import IsogonError, MissingExtraError, check_whole
-from isogon.lab import Config, train
-from isogon.lab.checkpoints import FolderLock
-from isogon.lab.runs import STOP
+from isogon.lab import STOP, Config, FolderLock, train
 from isogon.recipe import Recipe
 from isogon.search.proposals import made_sampler
 from isogon.search.pruning import made_pruner

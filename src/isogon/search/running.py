@@ -9,9 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from isogon.errors import IsogonError
-from isogon.lab.disk_space import naming_a_full_disk
-from isogon.lab.networks import check_names, try_out
-from isogon.lab.pools import Engine, kept_ready
+from isogon.lab import Engine, check_names, kept_ready, naming_a_full_disk, try_out
 from isogon.search.curve import Curve, fit_curve
 from isogon.search.execution import train_cells
 from isogon.search.grids import extension, refined, rounded

@@ -10,10 +10,7 @@ from typing import Any, Literal, Self
 
 from isogon.errors import ArgumentError, IsogonError, MissingExtraError, printable
 from isogon.files import read_toml
-from isogon.lab import Config
-from isogon.lab.config import NET_OPTIONS
-from isogon.lab.pools import Engine
-from isogon.lab.ray_session import RaySettings
+from isogon.lab import NET_OPTIONS, Config, Engine, RaySettings
 from isogon.recipe import Recipe
 from isogon.search.grids import default_grid
 

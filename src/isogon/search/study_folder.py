@@ -12,7 +12,7 @@ from typing import Any
 
 from isogon.errors import ArgumentError, first_line, without_secrets
 from isogon.files import read_json, remove_leftovers, write_json
-from isogon.lab.checkpoints import FolderLock
+from isogon.lab import FolderLock
 from isogon.search.ledger import Ledger, StudyChangedError
 from isogon.search.storage import Tell, with_driver
 from isogon.search.study import Study

@@ -10,8 +10,8 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from isogon.lab.data.arrays import Arrays
-from isogon.lab.data.npz import read_npz
+from isogon.lab.data._arrays import Arrays
+from isogon.lab.data._npz import read_npz
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from isogon.lab.data import DamagedDataError, MissingDataError, load
-from isogon.lab.data.cifar import CIFAR10, CIFAR100, read_cifar
+from isogon.lab.data._cifar import CIFAR10, CIFAR100, read_cifar
 
 TINY10 = dataclasses.replace(CIFAR10, per_file=(20, 10), checksum=None)
 TINY100 = dataclasses.replace(CIFAR100, per_file=(200, 100), checksum=None, md5={})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from isogon.lab.data.codec import decode
+from isogon.lab.data._codec import decode
 
 
 def round_trip(tool, images):

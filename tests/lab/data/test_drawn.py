@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from isogon.lab.data import load
-from isogon.lab.data.drawn import CLASSES, LONGEST, SIZE, TEST, TRAIN, write_drawn_folders
-from isogon.lab.data.loading import _read
+from isogon.lab.data._drawn import CLASSES, LONGEST, SIZE, TEST, TRAIN, write_drawn_folders
+from isogon.lab.data._loading import _read
 
 image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
 

@@ -9,7 +9,7 @@ import pytest
 
 from isogon.errors import ArgumentError, MissingExtraError
 from isogon.lab.data import DamagedDataError, MissingDataError, load
-from isogon.lab.data.folders import TinyImageNet, read_image_folder, read_tiny_imagenet
+from isogon.lab.data._folders import TinyImageNet, read_image_folder, read_tiny_imagenet
 
 image = pytest.importorskip("PIL.Image", reason="Pillow is not installed")
 

@@ -16,7 +16,7 @@ import pytest
 from isogon.errors import IsogonError
 from isogon.lab import load
 from isogon.lab.data import DamagedDataError
-from isogon.lab.data.idx import read_idx
+from isogon.lab.data._idx import read_idx
 
 pillow = pytest.importorskip("PIL.Image")
 BOMB = 200 * 2**20

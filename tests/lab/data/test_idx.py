@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from isogon.lab.data import DamagedDataError, MissingDataError, load
-from isogon.lab.data.arrays import Arrays
-from isogon.lab.data.idx import FILES, MNIST, read_idx, read_idx_set
+from isogon.lab.data._arrays import Arrays
+from isogon.lab.data._idx import FILES, MNIST, read_idx, read_idx_set
 
 TINY = dataclasses.replace(MNIST, checksum=None)
 

@@ -13,9 +13,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isogon.errors import ArgumentError, MissingExtraError
-from isogon.lab.data import DamagedDataError, MissingDataError, fashion_mini, load
-from isogon.lab.data.digits import read_digits
-from isogon.lab.data.subsets import balanced_subset
+from isogon.lab.data import DamagedDataError, MissingDataError, load
+from isogon.lab.data import _fashion_mini as fashion_mini
+from isogon.lab.data._digits import read_digits
+from isogon.lab.data._subsets import balanced_subset
 
 
 @pytest.fixture(scope="module")

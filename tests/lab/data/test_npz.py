@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from isogon.lab.data import DamagedDataError, MissingDataError, load
-from isogon.lab.data.npz import read_npz
+from isogon.lab.data._npz import read_npz
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""From numbers to the table: rows with predictions and equilibrium, their one schema, and the way to files and sinks."""
+"""From numbers to the table: rows with predictions and equilibrium, their one schema, the way to files and sinks."""
 
 from __future__ import annotations
 

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-from isogon.lab.data.arrays import DamagedDataError, MissingDataError
-from isogon.lab.data.loading import NAMES, Dataset, check_name, load
+from isogon.lab.data._arrays import DamagedDataError, MissingDataError, needed_package
+from isogon.lab.data._loading import NAMES, Dataset, check_name, data_root, load
 
-__all__ = ["NAMES", "DamagedDataError", "Dataset", "MissingDataError", "check_name", "load"]
+__all__ = [
+    "NAMES",
+    "DamagedDataError",
+    "Dataset",
+    "MissingDataError",
+    "check_name",
+    "data_root",
+    "load",
+    "needed_package",
+]

@@ -1,0 +1,181 @@
+"""`run_all`: many trainings, by the engine that suits the machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import traceback
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import pandas as pd
+
+from isogon.errors import ArgumentError, first_line
+from isogon.files import write_whole
+from isogon.lab._disk_space import DiskFullError, full_disk
+from isogon.lab._progress import bar_of_runs
+from isogon.lab.engines._pools import Engine, default_workers, pool_for
+from isogon.lab.engines._workers import Say
+from isogon.lab.gpu import AT_ONCE, lanes
+from isogon.lab.run import Config, Run, default_device, train
+
+if TYPE_CHECKING:
+    from isogon.lab.engines.ray import RaySettings
+
+ERROR = "error.txt"
+News = Callable[[str, Config, Any], None]
+
+
+def run_all(
+    configs: Sequence[Config],
+    engine: Engine = "local",
+    out: str | os.PathLike[str] = "runs",
+    *,
+    workers: int | None = None,
+    device: str | None = None,
+    progress: bool = True,
+    news: News | None = None,
+    claim: Callable[[Config], bool] | None = None,
+    ray: RaySettings | None = None,
+) -> list[Run]:
+    """Train every config in a folder of its own below `out`; their runs, in order.
+
+    The same call again reads the runs that have ended and resumes the others. A run that fails is a `Run` with status
+    `failed` and its error, also kept in its folder; it ends no other, and is tried again by the next call. A disk that
+    is full fails no run: it ends the call with a `DiskFullError`.
+
+    Args:
+        engine: `local` trains one config in each worker process, `lanes` several at once (see `lab.lanes`), `ray` one
+            in each worker of a Ray cluster.
+        workers: processes, one thread each; the cores this process may use, or 1 on a GPU, or what the Ray cluster
+            takes, unless given.
+        device: `cuda` where there is one, else `cpu`.
+        progress: bars on a terminal, a line a run elsewhere.
+        news: called with "epoch", a config and its row, or with "ended" or "failed", the config and its `Run`.
+        claim: called with a config right before its training starts; one for which it says False is left to others,
+            and is not among the runs.
+        ray: where the cluster is and what a training asks of it (see `lab.RaySettings`).
+
+    A script that calls this must do so under `if __name__ == "__main__":`, since each worker imports it.
+    """
+    configs = list(configs)
+    device = device or default_device()
+    pool = pool_for(engine, workers=workers, device=device, ray=ray)
+    by_key = {config.key: config for config in configs}
+    if len(by_key) < len(configs):
+        given = f"{len(configs)} of which {len(by_key)} differ"
+        raise ArgumentError("configs", "all different", given, "vary the seed")
+    folder = Path(out)
+    places = {key: folder / config.name for key, config in by_key.items()}
+    # As they were when they ended: a folder that somebody removes later takes no result away.
+    runs = {key: run for key in by_key if (run := Run.read_if_ended(places[key])) is not None}
+    missing = [config for key, config in by_key.items() if key not in runs]
+    can_have = claim or (lambda config: True)
+    ours = {config.key for config in configs if config not in missing and can_have(config)}
+    units = [[config] for config in missing]
+    if engine == "lanes":
+        units = _lane_units(missing, workers or default_workers(device), device, shared=claim is not None)
+    jobs = [TrainingJob(tuple(unit), str(folder), device) for unit in units]
+    with bar_of_runs(missing, done=len(configs) - len(missing), shown=progress) as show:
+
+        def claimed(job: TrainingJob) -> bool:
+            job.configs = tuple(config for config in job.configs if can_have(config))
+            ours.update(job.keys)
+            return bool(job.configs)
+
+        def heard(kind: str, key: str, content: Any) -> None:
+            if kind == "full":
+                raise DiskFullError(content)
+            if kind in ("ended", "failed") and (run := Run.read_if_ended(places[key])) is not None:
+                # Also where a worker died that had others under way.
+                kind, content, runs[key] = "ended", run.status, run
+            elif kind == "ended":
+                kind, content = "failed", f"it ended, and its files in {places[key]} were gone before they were read"
+            if kind == "failed":
+                runs[key] = _failed(by_key[key], places[key], content)
+                places[key].mkdir(parents=True, exist_ok=True)
+                write_whole(places[key] / ERROR, content)
+            elif kind == "ended":
+                (places[key] / ERROR).unlink(missing_ok=True)
+            show(kind, by_key[key], content)
+            if news is not None:
+                news(kind, by_key[key], runs.get(key) if kind != "epoch" else content)
+
+        if jobs:
+            pool(jobs, heard=heard, claim=claimed)
+    return [runs[key] for key in by_key if key in ours]
+
+
+@dataclass
+class TrainingJob:
+    """Configs that one worker trains, together where there are several, each below `out`."""
+
+    configs: tuple[Config, ...]
+    out: str
+    device: str
+
+    @property
+    def keys(self) -> list[str]:
+        return [config.key for config in self.configs]
+
+    def moved_to(self, out: str) -> Self:
+        return replace(self, out=out)
+
+    def work(self, say: Say) -> None:
+        """Train them; says "epoch" and the row, then "ended" and the status or "failed" and the error.
+
+        Where the disk is full it says "full" and where, and leaves the rest for later.
+        """
+
+        def report(config: Config, row: Mapping[str, Any]) -> None:
+            say("epoch", config.key, dict(row))
+
+        if len(self.configs) > 1:
+            try:
+                for run in lanes(self.configs, self.out, device=self.device, report=report):
+                    say("ended", run.config.key, run.status)
+                return
+            except Exception as error:  # one of them; alone, each resumes from its checkpoint and only that one fails
+                if full_disk(error, self.out) is None:
+                    reason = f"{type(error).__name__}: {first_line(error)}"
+                    warnings.warn(f"Lanes train one by one, since one of them failed ({reason}).", stacklevel=2)
+        for config in self.configs:
+            place = os.path.join(self.out, config.name)
+            try:
+                run = train(config, place, device=self.device, progress=False, report=partial(report, config))
+                say("ended", config.key, run.status)
+            except Exception as error:  # whatever a config leads to is that run's failure
+                full = full_disk(error, self.out)
+                if full is not None:
+                    say("full", config.key, full)
+                    return
+                say("failed", config.key, traceback.format_exc())
+
+
+def _lane_units(configs: Sequence[Config], workers: int, device: str, *, shared: bool) -> list[list[Config]]:
+    """Configs of one network together; on a CPU in parts small enough that every worker has one.
+
+    Where others may claim some of them (`shared`), no part is larger than what trains at once.
+    """
+    alike: dict[tuple[Any, ...], list[Config]] = {}
+    for config in configs:
+        network = config.net, json.dumps(dict(config.net_options), sort_keys=True), config.data, config.precision
+        alike.setdefault(network, []).append(config)
+    units = []
+    for group in alike.values():
+        if device.startswith("cuda"):
+            # The longest first, so that at the end no lane is left to train alone for long.
+            group.sort(key=lambda config: -config.steps * config.recipe.batch_size)
+            part = AT_ONCE["cuda"] if shared else len(group)
+        else:
+            part = min(AT_ONCE["cpu"], -(-len(group) // workers))
+        units += [group[start : start + part] for start in range(0, len(group), part)]
+    return units
+
+
+def _failed(config: Config, folder: Path, error: str) -> Run:
+    return Run(config=config, status="failed", epochs=pd.DataFrame(), folder=folder, error=error)

@@ -1,0 +1,201 @@
+"""A pool of workers on a Ray cluster, which does what `lab.workers` does with processes of this machine.
+
+A job is a Ray task that streams its news. Ray itself retries nothing: a task that died has told how far it came, so the
+driver decides, and each run ends exactly once. Where a worker sees the driver's folder it trains there; elsewhere it
+trains in a folder of its node and its files come back with the news.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+import warnings
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, Self, TypeVar
+
+from isogon.errors import IsogonError, first_line
+from isogon.files import write_whole
+from isogon.lab.engines._workers import Job, Say
+from isogon.lab.engines.ray._session import RaySettings, ray_kept
+from isogon.lab.engines.ray._task import MARK, NEWS_OF_A_FILE, Driver, work_and_tell
+
+# The cluster may grow while no job has news.
+_LOOK_AGAIN_SECONDS = 10.0
+_OWN_NODE = "the node that this program runs on has died"
+#: seconds for which a cluster that has lost a node may be without room for a job
+LOST_PATIENCE = 60.0
+
+
+class ClusterLostError(IsogonError):
+    """The Ray cluster is gone, and with it what was under way; nothing that ended."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"The Ray cluster is lost ({reason}): nothing that ended is, and the same command resumes.")
+
+
+class MovableJob(Job, Protocol):
+    """A job that can be done in another folder, and its files moved later."""
+
+    out: str
+
+    def moved_to(self, out: str) -> Self: ...
+
+
+AnyJob = TypeVar("AnyJob", bound=MovableJob)
+
+
+@dataclass
+class _Attempt:
+    """A job on its way, and those of its keys of which nothing more is to be heard."""
+
+    job: MovableJob
+    tries: int = 0
+    claimed: bool = False
+    over: set[str] = field(default_factory=set)
+
+    @property
+    def open_keys(self) -> list[str]:
+        return [key for key in self.job.keys if key not in self.over]
+
+
+def work_through_on_ray(
+    jobs: Sequence[AnyJob],
+    *,
+    workers: int | None = None,
+    heard: Say,
+    claim: Callable[[AnyJob], bool] | None = None,
+    settings: RaySettings,
+) -> None:
+    """Do all jobs, `workers` at a time or as many as the cluster takes; see `lab.workers.work_through`.
+
+    A job whose worker dies is tried again `settings.retries` times, then heard of as "failed". The death of a node is
+    no fault of the job, and costs it none of these. Where the driver's own node is gone, or no node is left that takes
+    a job, a `ClusterLostError` ends the call; what was under way stays open.
+    """
+    with ray_kept() as connect:
+        ray = connect(settings)
+        task = ray.remote(num_cpus=settings.cpus, num_gpus=settings.gpus or 0, num_returns="streaming", max_retries=0)(
+            work_and_tell
+        )
+        driver = Driver.this_one()
+        waiting = deque(_Attempt(job) for job in jobs)
+        busy: dict[Any, _Attempt] = {}
+        nodes = _Nodes(ray, settings)
+        try:
+            while waiting or busy:
+                found = nodes.room()  # asked in any case: it sees whether the cluster is still there
+                room = workers or found
+                while waiting and len(busy) < room:
+                    attempt = waiting.popleft()
+                    if not attempt.claimed and claim is not None and not claim(attempt.job):  # type: ignore[arg-type]
+                        continue
+                    attempt.claimed = True
+                    attempt.tries += 1
+                    busy[task.remote(_packed(ray, attempt.job), driver)] = attempt
+                if not busy:  # all that was left was somebody else's
+                    continue
+                ready, _ = ray.wait(list(busy), num_returns=1, timeout=_LOOK_AGAIN_SECONDS)
+                for stream in ready:
+                    attempt = busy.pop(stream)
+                    try:
+                        kind, key, content = ray.get(next(stream))
+                    except StopIteration:
+                        continue
+                    except nodes.deaths as error:
+                        nodes.lost(error)
+                        attempt.tries -= 1
+                        waiting.append(attempt)
+                        continue
+                    except ray.exceptions.RayError as error:
+                        _after_a_death(attempt, error, settings, waiting, heard)
+                        continue
+                    busy[stream] = attempt  # behind the others, so that none has to wait for a talkative one
+                    _pass_on(attempt, kind, key, content, heard)
+        finally:
+            for stream in busy:
+                with suppress(Exception):  # the cluster may be gone, and what ended us matters more
+                    ray.cancel(stream, force=True)
+
+
+def _pass_on(attempt: _Attempt, kind: str, key: str, content: Any, heard: Say) -> None:
+    if kind == NEWS_OF_A_FILE:
+        target = Path(attempt.job.out, key)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(target, content)
+    elif key not in attempt.over:
+        if kind in ("ended", "failed"):
+            attempt.over.add(key)
+        heard(kind, key, content)
+
+
+def _after_a_death(
+    attempt: _Attempt, error: Exception, settings: RaySettings, waiting: deque[_Attempt], heard: Say
+) -> None:
+    """Back to those who wait; nothing is left to do where the worker died after its last word."""
+    if attempt.open_keys and attempt.tries <= settings.retries:
+        waiting.append(attempt)
+        return
+    for key in attempt.open_keys:
+        reason = first_line(getattr(error, "cause", None) or error)
+        heard("failed", key, f"its worker on Ray ended {attempt.tries} times, last with: {reason}")
+
+
+class _Nodes:
+    """The nodes of the cluster: how many jobs they take, and what it means when one dies."""
+
+    def __init__(self, ray: Any, settings: RaySettings) -> None:
+        self._ray, self._settings = ray, settings
+        self._own = ray.get_runtime_context().get_node_id()
+        known = vars(ray.exceptions)
+        #: what Ray raises where not the job's process has died but what it ran on
+        self.deaths = tuple(known[name] for name in ("NodeDiedError", "LocalRayletDiedError") if name in known)
+        self._without_room_since: float | None = None
+        self._lost_one = False
+
+    def room(self) -> int:
+        """Jobs that the cluster takes at once, as it is now; at least one, since a cluster may grow when it is asked.
+
+        Not for ever, where it has lost a node.
+        """
+        nodes = [node for node in self._ray.nodes() if node["Alive"]]
+        # Jobs that have nothing to tell would not be heard of again, nor of their end.
+        if all(node["NodeID"] != self._own for node in nodes):
+            raise ClusterLostError(_OWN_NODE)
+        room = sum(self._settings.fitting(node["Resources"]) for node in nodes)
+        if room:
+            self._without_room_since = None
+            return room
+        if self._without_room_since is None:
+            self._without_room_since = time.monotonic()
+            asked = f"{self._settings.cpus:g} CPUs and {self._settings.gpus or 0:g} GPUs"
+            warnings.warn(f"No node of the Ray cluster has {asked} for a job: waiting for one that has.", stacklevel=3)
+        if self._lost_one and time.monotonic() - self._without_room_since > LOST_PATIENCE:
+            raise ClusterLostError("no node is left that takes a job")
+        return 1
+
+    def lost(self, error: Exception) -> None:
+        """A node has died; without the one that this process is on nothing more can be asked of the cluster."""
+        self._lost_one = True
+        if type(error).__name__ == "LocalRayletDiedError":
+            raise ClusterLostError(_OWN_NODE) from error
+
+
+def _packed(ray: Any, job: MovableJob) -> bytes:
+    """The job with a path that does not depend on the current folder; a worker unpacks it once it can import it."""
+    packed: bytes = ray.cloudpickle.dumps((job.moved_to(os.path.abspath(job.out)), _mark(Path(job.out))))
+    return packed
+
+
+def _mark(folder: Path) -> str:
+    """What tells a worker that a folder with this path is this folder: the content of a file in it."""
+    file = folder / MARK
+    if not file.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        # Private, since on nodes without this folder it names the one that takes its place.
+        write_whole(file, secrets.token_hex(16), private=True)
+    return file.read_text(encoding="utf-8")

@@ -1,5 +1,0 @@
-"""Kernels that put several operations of a training step into one, for CUDA graphs of whole steps.
-
-Each module has one operation, written in Triton, and says which ordinary operations it stands for; those are what it is
-tested against. Nothing here is imported unless a lane is about to be recorded on a CUDA device.
-"""

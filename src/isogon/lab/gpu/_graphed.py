@@ -1,0 +1,214 @@
+"""A trial on a GPU whose steps are CUDA graphs, launched on a stream of its own.
+
+Two graphs hold a step (see `fused.step`): one the samples' choice, augmentation, forward and backward pass, the other
+the update. Between two launches nothing is computed on the host. In a step that the monitor measures, the optimizer
+itself makes the update, with its hooks. A last batch that is not full is an ordinary step of the trial, on the same
+weights and buffers.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import torch
+
+from isogon.errors import first_line
+from isogon.lab.run import Run, Trial
+from isogon.schedules import SgdwForm
+
+# Steps launched one operation after another before the recording: libraries choose their algorithms, kernels compile.
+_FIRST_STEPS = 3
+
+
+class GraphedTrial:
+    """`Trial` on a stream in pieces of a few steps, each of which returns before the GPU is done with it.
+
+    It is one of so many `lanes` that share the GPU.
+    """
+
+    def __init__(self, trial: Trial, stream: torch.cuda.Stream, lanes: int = 1) -> None:
+        self.trial, self.stream, self._lanes = trial, stream, lanes
+        self._batch = trial.config.recipe.batch_size
+        used = min(trial.config.steps_per_epoch * self._batch, trial.config.recipe.samples)
+        self._full_steps = used // self._batch
+        self._step = 0
+        self._in_epoch = False
+        self._recording: _Recording | None = None
+        #: why no graph is used; None where one is, or will be
+        self.refused = why_no_graph(trial)
+        if self.refused is None and self._full_steps == 0:
+            self.refused = "an epoch has no full batch"
+        self._usable = self.refused is None
+        # Copies made on another stream must have arrived.
+        torch.cuda.synchronize(trial.device)
+
+    def advance(self, most: int) -> bool:
+        """Launch up to `most` steps; False once the run has ended. The end of an epoch waits for this lane alone."""
+        with torch.cuda.stream(self.stream):
+            if not self._in_epoch:
+                if self.trial.ended:
+                    return False
+                self._begin_epoch()
+            if self._step == self.trial.config.steps_per_epoch:
+                self.trial.end_epoch()
+                self._in_epoch = False
+            elif self._recording is None or self._step >= self._full_steps:
+                self._ordinary_step()
+            else:
+                self._graph_steps(self._recording, min(most, self._full_steps - self._step))
+        return True
+
+    def begin(self) -> None:
+        """Get ready for the first step: what the lane needs of the GPU's memory it has from here on."""
+        with torch.cuda.stream(self.stream):
+            if not self._in_epoch and not self.trial.ended:
+                self._begin_epoch()
+
+    def finish(self) -> Run:
+        with torch.cuda.stream(self.stream):
+            return self.trial.finish()
+
+    def _begin_epoch(self) -> None:
+        self.trial.begin_epoch()
+        self._in_epoch, self._step = True, 0
+        if self._usable and self._recording is None:
+            self._record()
+        if self._recording is not None:
+            self._recording.fused.begin_epoch()
+
+    def _graph_steps(self, recording: _Recording, most: int) -> None:
+        monitor = self.trial.monitor
+        ahead = most if monitor is None else min(most, monitor.unmeasured_steps_ahead)
+        driver = self.trial.driver
+        halvings = driver.halvings
+        if ahead == 0:
+            recording.measured_step()
+        else:
+            if monitor is not None:
+                monitor.advance(ahead)
+            for _ in range(ahead):
+                recording.step()
+            with self.trial.rates_moved():
+                driver.advance(ahead)
+        self._step += max(1, ahead)
+        if driver.halvings != halvings:
+            recording.fused.refresh()
+            recording.fused.take_rates()
+
+    def _ordinary_step(self) -> None:
+        here = slice(self._step * self._batch, (self._step + 1) * self._batch)
+        self.trial.backward(*self.trial.inputs(self.trial.plan.samples[here], self.trial.plan.drawn[here]))
+        self.trial.step()
+        self._step += 1
+        if self._recording is not None:
+            self._recording.fused.refresh()
+
+    def _record(self) -> None:
+        """Record a step. Where that fails, for want of Triton or of memory say, all steps stay ordinary."""
+        try:
+            self._recording = _Recording(self.trial, self.stream, self._lanes)
+        except Exception as error:  # a network may do things that no graph can hold
+            self._usable, self.refused = False, first_line(_root(error))
+            _end_capture_of_chance(self.trial.device)
+
+
+class _Recording:
+    """The graphs of a trial's step."""
+
+    def __init__(self, trial: Trial, stream: torch.cuda.Stream, lanes: int) -> None:
+        from isogon.lab.gpu.fused import FusedStep  # Triton is not everywhere
+
+        self.fused = FusedStep(trial, trial.config.steps_per_epoch, lanes)
+        before = _state(trial)
+        try:
+            self._record(stream)
+        finally:
+            # The first steps were for the recording alone.
+            _restore(trial, before)
+            self.fused.refresh()
+
+    def _record(self, stream: torch.cuda.Stream) -> None:
+        # All algorithms are tried once; later recordings of the process know.
+        tf32 = torch.backends.cudnn.allow_tf32
+        with (
+            torch.backends.cudnn.flags(enabled=True, benchmark=True, benchmark_limit=0, allow_tf32=tf32),
+            warnings.catch_warnings(),
+        ):
+            # Where a product is the first thing that torch's backward thread does, torch says so, and all is well.
+            warnings.filterwarnings("ignore", message="Attempting to run cuBLAS")
+            for _ in range(_FIRST_STEPS):
+                self.fused.gradients()
+                self.fused.point_to_gradients()
+                self.fused.update()
+                self.fused.go_on()
+                self.fused.go_back()
+            self._gradients, self._update = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
+            # Other lanes train meanwhile, and libraries of theirs may ask the driver for something at any moment.
+            relaxed: Any = {"stream": stream, "capture_error_mode": "relaxed"}
+            with torch.cuda.graph(self._gradients, **relaxed):
+                self.fused.gradients()
+            with torch.cuda.graph(self._update, pool=self._gradients.pool(), **relaxed):
+                self.fused.update()
+                self.fused.go_on()
+        self.fused.point_to_gradients()
+
+    def step(self) -> None:
+        self._gradients.replay()
+        self._update.replay()
+
+    def measured_step(self) -> None:
+        """The update by the optimizer, for its hooks."""
+        self._gradients.replay()
+        self.fused.optimizer_step()
+        self.fused.go_on()
+
+
+def _root(error: BaseException) -> BaseException:
+    """What went wrong first: a capture that an error cut short ends in another, which only says that."""
+    while error.__context__ is not None:
+        error = error.__context__
+    return error
+
+
+def _end_capture_of_chance(device: torch.device) -> None:
+    """A capture that fails leaves torch's generator waiting for its end, and every later draw would be refused."""
+    generator = torch.cuda.default_generators[torch.cuda.current_device() if device.index is None else device.index]
+    generator.graphsafe_set_state(generator.clone_state())
+
+
+def _state(trial: Trial) -> list[torch.Tensor]:
+    return [tensor.detach().clone() for tensor in _tensors(trial)]
+
+
+@torch.no_grad()
+def _restore(trial: Trial, state: list[torch.Tensor]) -> None:
+    for tensor, value in zip(_tensors(trial), state, strict=True):
+        tensor.copy_(value)
+
+
+def _tensors(trial: Trial) -> list[torch.Tensor]:
+    """All that a step changes."""
+    kept = [entry for state in trial.optimizer.state.values() for entry in state.values()]
+    buffers = [entry for entry in kept if isinstance(entry, torch.Tensor)]
+    return [*trial.model.parameters(), *trial.model.buffers(), *buffers, trial.sums]
+
+
+def why_no_graph(trial: Trial) -> str | None:
+    """Why a step of the trial cannot be recorded; None where it can.
+
+    It can where it is the same work every time and nobody looks between two: with SGD, a momentum that stays, and
+    nothing random in the network.
+    """
+    reasons = {
+        f"it runs on a {trial.device.type} device": trial.device.type != "cuda",
+        f"only SGD is recorded, and this is {type(trial.optimizer).__name__}": not isinstance(
+            trial.optimizer, torch.optim.SGD
+        ),
+        "its schedule changes the momentum": isinstance(trial.driver.exponential, SgdwForm),
+        "the network is random, for example by dropout": trial.draws,
+        "it adds gradients up over micro batches": trial.config.micro_batch is not None,
+        "it measures angles over several steps": bool(trial.config.turns),
+        "its weights are not in float32": any(p.dtype != torch.float32 for p in trial.model.parameters()),
+    }
+    return next((reason for reason, holds in reasons.items() if holds), None)

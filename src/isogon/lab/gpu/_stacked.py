@@ -1,0 +1,56 @@
+"""Gradients of several copies of one network at once, their weights stacked: fewer, larger operations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.func import functional_call, grad, vmap
+from torch.nn.functional import cross_entropy
+
+from isogon.lab.run import Trial
+
+Tensors = dict[str, Tensor]
+
+
+def backward_together(trials: Sequence[Trial], batches: Sequence[tuple[Tensor, Tensor]]) -> None:
+    """What `trial.backward(x, y)` does for each trial with its batch; the batches have one shape.
+
+    Weights, buffers and gradients stay where each trial has them, so that optimizers, schedules and monitors notice
+    nothing: stacking copies the weights, which is little beside the work on a batch.
+    """
+    skeleton = trials[0]
+
+    def loss_of(
+        weights: Tensors, fixed: Tensors, buffers: Tensors, x: Tensor, y: Tensor
+    ) -> tuple[Tensor, tuple[Tensor, ...]]:
+        with skeleton.autocast():
+            outputs = functional_call(skeleton.model, {**weights, **fixed, **buffers}, (x,))
+        loss = cross_entropy(outputs.to(x.dtype), y)
+        return loss, (loss, outputs)
+
+    weights, fixed = _stacked_parameters(trials)
+    buffers = _stacked([dict(trial.model.named_buffers()) for trial in trials])
+    x, y = torch.stack([x for x, _ in batches]), torch.stack([y for _, y in batches])
+    gradients, (losses, outputs) = vmap(grad(loss_of, has_aux=True))(weights, fixed, buffers, x, y)
+    for place, trial in enumerate(trials):
+        for name, parameter in trial.model.named_parameters():
+            if name in gradients:
+                parameter.grad = gradients[name][place]
+        for name, buffer in trial.model.named_buffers():
+            buffer.copy_(buffers[name][place])  # normalisation has updated its running statistics in the stack
+        trial.note(losses[place], outputs[place], batches[place][1])
+
+
+def _stacked_parameters(trials: Sequence[Trial]) -> tuple[Tensors, Tensors]:
+    """The trained ones and the frozen ones."""
+    parameters = [dict(trial.model.named_parameters()) for trial in trials]
+    trained = {name for name, parameter in parameters[0].items() if parameter.requires_grad}
+    weights = _stacked([{name: p for name, p in one.items() if name in trained} for one in parameters])
+    fixed = _stacked([{name: p for name, p in one.items() if name not in trained} for one in parameters])
+    return weights, fixed
+
+
+def _stacked(many: Sequence[Tensors]) -> Tensors:
+    return {name: torch.stack([one[name].detach() for one in many]) for name in many[0]}

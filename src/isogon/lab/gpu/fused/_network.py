@@ -1,0 +1,205 @@
+"""A twin of a network that computes the same with fewer kernels, on the network's own parameters.
+
+The twin's norms are `norm.fused_norm`, with the ReLU that follows and the sum of a residual block in them; with 16-bit
+arithmetic its convolutions take 16-bit copies of their weights, which somebody keeps up to date, in place of casting
+them each time. Whatever the twin does not know it leaves to the module itself, so any network has one.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.functional import conv2d, linear, pad
+
+from isogon.lab.gpu.fused._norm import Norm, forked_norm, fused_norm
+from isogon.nets import GhostBatchNorm1d, GhostBatchNorm2d, Residual
+
+_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, GhostBatchNorm1d, GhostBatchNorm2d)
+#: with tensor cores a convolution over 3 channels takes longer than one over 8, of which 5 are zeros
+WIDE = 8
+
+
+class Twin:
+    """The twin of `model`, whose convolutions take `dtype` and whose norms launch so many `programs`.
+
+    `leaves` are the tensors to differentiate by, in the order of `parameters`: the parameters themselves, but for
+    convolutions' weights their copies. `refresh` brings those up to date.
+    """
+
+    def __init__(self, model: nn.Module, dtype: torch.dtype, programs: int) -> None:
+        shared = {id(tensor): tensor for tensor in [*model.parameters(), *model.buffers()]}
+        self.network = copy.deepcopy(model, shared)
+        self._copies: dict[torch.Tensor, torch.Tensor] = {}
+        self._norms: list[FusedNorm] = []
+        self._programs = programs
+        #: channels that images may have, those beyond the network's own being zeros
+        self.image_channels: int | None = None
+        self._change(self.network, dtype)
+        _fork(self.network)
+        self.parameters = [p for p in model.parameters() if p.requires_grad]
+        self.leaves = [self._copies.get(p, p) for p in self.parameters]
+        self.refresh()
+
+    @torch.no_grad()
+    def refresh(self) -> None:
+        """The copies as the parameters are now."""
+        if self._copies:
+            torch._foreach_copy_(list(self._copies.values()), list(self._copies))
+
+    @torch.no_grad()
+    def count_batches(self, samples: int) -> None:
+        """`num_batches_tracked` of the norms that the twin computes, for a batch of `samples`."""
+        for groups in {norm.groups(samples) for norm in self._norms}:
+            counters = [norm.counter for norm in self._norms if norm.groups(samples) == groups]
+            counts = [counter for counter in counters if counter is not None]
+            if groups is not None and counts:
+                torch._foreach_add_(counts, groups)
+
+    def _change(self, parent: nn.Module, dtype: torch.dtype) -> None:
+        for name, child in list(parent.named_children()):
+            if isinstance(child, FusedNorm):
+                continue
+            if type(child) is Residual:
+                last = child.main[-1] if isinstance(child.main, nn.Sequential) else None
+                norm = last[-1] if isinstance(last, nn.Sequential) else None
+                if isinstance(last, nn.Sequential) and norm is not None and type(norm) in _NORMS:
+                    fused = self._fused(norm, relu=True)
+                    last[-1] = nn.Identity()
+                    setattr(parent, name, _FusedResidual(child.main, child.shortcut, fused))
+                    child = getattr(parent, name)
+            elif type(child) in _NORMS:
+                setattr(parent, name, self._fused(child, relu=_relu_after(parent, name)))
+                continue
+            elif type(child) is nn.Conv2d and dtype != child.weight.dtype and child.bias is None:
+                weight = child.weight
+                if weight.requires_grad:
+                    if not self._copies and not self._norms and weight.shape[1] < WIDE:
+                        self.image_channels = WIDE  # the first layer of all
+                    self._copies[weight] = torch.empty_like(weight, dtype=dtype).requires_grad_()
+                    setattr(parent, name, _Convolution(child, self._copies[weight]))
+                continue
+            self._change(child, dtype)
+
+    def _fused(self, norm: nn.Module, *, relu: bool) -> FusedNorm:
+        self._norms.append(FusedNorm(norm, relu=relu, programs=self._programs))
+        return self._norms[-1]
+
+
+def _fork(network: nn.Module) -> None:
+    """Let each norm whose output goes to a residual block, and there to both branches, give it twice."""
+    chain = list(_in_sequence(network))
+    for module, following in pairwise(chain):
+        norm = module.norm if isinstance(module, _FusedResidual) else module
+        if isinstance(norm, FusedNorm) and isinstance(following, _FusedResidual):
+            norm.fork = following.shortcut_takes()
+
+
+def _in_sequence(module: nn.Module) -> Iterator[nn.Module]:
+    """The modules that the input goes through one after another."""
+    if type(module) is nn.Sequential:
+        for child in module:
+            yield from _in_sequence(child)
+    elif type(module) is not nn.Identity:
+        yield module
+
+
+def _relu_after(parent: nn.Module, name: str) -> bool:
+    """Whether a ReLU follows at once; it becomes nothing, since the norm before it does it."""
+    if type(parent) is not nn.Sequential:
+        return False
+    names = [child for child, _ in parent.named_children()]
+    following = names[names.index(name) + 1 :][:1]
+    if not following or type(getattr(parent, following[0])) is not nn.ReLU:
+        return False
+    setattr(parent, following[0], nn.Identity())
+    return True
+
+
+class FusedNorm(nn.Module):
+    """A batch norm or ghost batch norm, with a ReLU after it where `relu` says so."""
+
+    def __init__(self, norm: nn.Module, *, relu: bool, programs: int) -> None:
+        super().__init__()
+        assert isinstance(norm, nn.modules.batchnorm._BatchNorm)
+        self.norm, self._relu, self._programs = norm, relu, programs
+        #: 0 for one user of the output, else the stride of the second one, who gets but those pixels
+        self.fork = 0
+
+    @property
+    def counter(self) -> torch.Tensor | None:
+        return self.norm.num_batches_tracked
+
+    def groups(self, samples: int) -> int | None:
+        """Ghost batches of a batch of `samples`; None where the kernels cannot do it."""
+        ghost = getattr(self.norm, "ghost_batch", samples)
+        possible = self.norm.training and self.norm.momentum is not None and (samples <= ghost or samples % ghost == 0)
+        return max(1, samples // ghost) if possible else None
+
+    def forward(
+        self, x: torch.Tensor, residual: torch.Tensor | None = None
+    ) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
+        norm, groups = self.norm, self.groups(len(x))
+        # The kernels count elements in 32 bits.
+        if groups is None or x.dim() not in (2, 4) or x.numel() >= 2**31:
+            y: torch.Tensor = norm(x)
+            y = y if residual is None else y + residual
+            y = torch.relu(y) if self._relu else y
+            return (y, y[:, :, :: self.fork, :: self.fork]) if self.fork else y
+        parts = Norm(norm.weight, norm.bias, norm.running_mean, norm.running_var, norm.momentum or 0.0, norm.eps)
+        how: dict[str, Any] = {"residual": residual, "relu": self._relu, "programs": self._programs}
+        if self.fork:
+            return forked_norm(x, parts, groups, stride=self.fork, **how)
+        return fused_norm(x, parts, groups, **how)
+
+
+class _FusedResidual(nn.Module):
+    """`nets.resnet.Residual` with the main branch's last norm, the sum and the ReLU in one."""
+
+    def __init__(self, main: nn.Module, shortcut: nn.Module, norm: FusedNorm) -> None:
+        super().__init__()
+        self.main, self.shortcut, self.norm = main, shortcut, norm
+
+    def shortcut_takes(self) -> int:
+        """The stride at which the shortcut looks at its input; from now on it is given those pixels alone."""
+        first = next(_in_sequence(self.shortcut), None)
+        return first.without_stride() if isinstance(first, _Convolution) else 1
+
+    def forward(self, x: torch.Tensor | tuple[torch.Tensor, torch.Tensor]) -> Any:
+        to_main, to_shortcut = x if isinstance(x, tuple) else (x, x)
+        return self.norm(self.main(to_main), self.shortcut(to_shortcut))
+
+
+class _Convolution(nn.Module):
+    """A convolution by a copy of its weights; images of few channels may come with zeros for the channels that lack."""
+
+    def __init__(self, convolution: nn.Conv2d, weight: torch.Tensor) -> None:
+        super().__init__()
+        self.weight = weight
+        self._settings = {name: getattr(convolution, name) for name in ("stride", "padding", "dilation", "groups")}
+
+    @property
+    def _of_single_pixels(self) -> bool:
+        settings = self._settings["padding"], self._settings["groups"]
+        return self.weight.shape[2:] == (1, 1) and settings == ((0, 0), 1)
+
+    def without_stride(self) -> int:
+        """The stride, which somebody else takes care of from now on; 1 where nobody can."""
+        stride = self._settings["stride"]
+        if not self._of_single_pixels or stride[0] != stride[1]:
+            return 1
+        self._settings["stride"] = (1, 1)
+        return int(stride[0])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self._of_single_pixels and self._settings["stride"] == (1, 1):
+            # A product of matrices, and faster as one.
+            pixels = x.permute(0, 2, 3, 1)
+            return linear(pixels, self.weight.flatten(1)).permute(0, 3, 1, 2)
+        lacking = x.shape[1] - self.weight.shape[1] * self._settings["groups"]
+        weight = pad(self.weight, (0, 0, 0, 0, 0, lacking)) if lacking else self.weight
+        return conv2d(x.to(weight.dtype), weight, **self._settings)

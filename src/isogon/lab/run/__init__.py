@@ -1,0 +1,39 @@
+"""One training: its config, the trial that steps through it, and the run that is left of it."""
+
+from __future__ import annotations
+
+from isogon.lab.run._augment import Augmentation, NoAugmentation, PadCropFlip
+from isogon.lab.run._checkpoints import FolderLock, load_checkpoint, save_checkpoint
+from isogon.lab.run._config import NET_OPTIONS, Config
+from isogon.lab.run._evaluation import evaluate
+from isogon.lab.run._k_step_angles import column_of
+from isogon.lab.run._networks import check_names, try_out
+from isogon.lab.run._run import CHECKPOINT, RESULT, STOP, Run
+from isogon.lab.run._schedule_names import phases_name, schedule_of
+from isogon.lab.run._train import default_device, run_folder, train
+from isogon.lab.run._trial import Trial
+
+__all__ = [
+    "CHECKPOINT",
+    "NET_OPTIONS",
+    "RESULT",
+    "STOP",
+    "Augmentation",
+    "Config",
+    "FolderLock",
+    "NoAugmentation",
+    "PadCropFlip",
+    "Run",
+    "Trial",
+    "check_names",
+    "column_of",
+    "default_device",
+    "evaluate",
+    "load_checkpoint",
+    "phases_name",
+    "run_folder",
+    "save_checkpoint",
+    "schedule_of",
+    "train",
+    "try_out",
+]

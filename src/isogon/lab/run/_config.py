@@ -1,0 +1,206 @@
+"""`Config`: everything that decides how a training run ends, in one frozen object that is also a file."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from types import MappingProxyType
+from typing import Any, Literal, Self, get_args
+
+from isogon.errors import ArgumentError, check_choice, check_whole
+from isogon.lab.run._augment import from_name
+from isogon.lab.run._schedule_names import schedule_of
+from isogon.nets import Scheme
+from isogon.recipe import Recipe
+
+Precision = Literal["float32", "bfloat16", "float64"]
+PRECISIONS: tuple[Precision, ...] = ("float32", "bfloat16", "float64")
+OPTIMIZERS = ("sgd", "nesterov", "adamw")
+#: Yun's protocol: 300 epochs whatever the data size
+EPOCHS = 300
+#: Yun's network: γ and β trained, the classifier frozen, ghost batches of 64
+NET_OPTIONS = {"scale_invariant": "affine", "norm": "ghost", "ghost_batch": 64}
+# Whole numbers from 0 on, each with the cure for one that is not.
+_WHOLE = {
+    "seed": "give a number from 0 upwards",
+    "init_seed": "leave it out to use seed",
+    "subset_seed": "give a number from 0 upwards",
+    "monitor_every": "give 0 for no monitor",
+    "test_every": "1 tests after every epoch",
+    "snapshot_every": "give 0 for no snapshots",
+    "micro_batch": "leave it out to take a batch at once",
+}
+_OPTIONAL = ("init_seed", "micro_batch")
+# Fields that came after runs had been made and stored: those runs, which do without them, keep their keys.
+_LATER = ("snapshot_every", "turns")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """One training run. The defaults are the protocol of Yun et al. (section 3.1).
+
+    Args:
+        recipe: optimizer, learning rate, weight decay, momentum, batch size B, samples N and epochs (300 where it has
+            none). N training images are used: a class-balanced subset where the data set has more.
+        net: a function of `isogon.nets`, `package.module:function` or `file.py:function`, called with the number of
+            classes, the number of channels and `net_options`.
+        data: a name that `lab.load` knows; `data_root` is the folder it is looked for in.
+        augmentation: `none`, `flip`, `crop`, `crop-flip` or `resized-crop:SIZE`.
+        schedule: of learning rate and weight decay, see `lab.plans`; `step` divides by 10 at 50 % and 75 %.
+        seed: of the order of batches and of augmentation; `init_seed` of the first weights (`seed` where None);
+            `subset_seed` of the choice of the subset.
+        initialisation: `default` is the network's own; or a scheme of `nets.initialise`.
+        precision: `bfloat16` is autocast with channels last, the weights stay float32.
+        replacement: draw each batch anew from all samples instead of walking through a permutation.
+        last_batch: `drop` a last batch that is not full, or `keep` it.
+        micro_batch: gradients are added up over parts of so many samples, each with its own batch statistics, so that a
+            full batch (B = N) fits in memory.
+        monitor_every: the monitor measures one step in so many, and the angle of every epoch; 0 for no monitor.
+        test_every: the test set is looked at after one epoch in so many, and after the last; 0 for that alone. Where
+            epochs are short, tests would take longer than training.
+        snapshot_every: the run's folder keeps the weights after one epoch in so many; 0 for none.
+        turns: weights by name, each with numbers of steps k; the epochs' table has the root mean square of the weight's
+            angle over k steps, see `lab.turns`.
+        save_predictions: keep the predicted classes of the test set at the end, for ensembles.
+        save_weights: keep the weights at the end.
+    """
+
+    recipe: Recipe
+    net: str = "resnet18"
+    net_options: Mapping[str, Any] = field(default_factory=lambda: dict(NET_OPTIONS))
+    data: str = "cifar10"
+    data_root: str | None = None
+    augmentation: str = "crop-flip"
+    schedule: str = "step"
+    seed: int = 0
+    init_seed: int | None = None
+    subset_seed: int = 0
+    initialisation: str = "default"
+    precision: Precision = "float32"
+    replacement: bool = False
+    last_batch: Literal["drop", "keep"] = "drop"
+    micro_batch: int | None = None
+    monitor_every: int = 10
+    test_every: int = 1
+    snapshot_every: int = 0
+    turns: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    save_predictions: bool = False
+    save_weights: bool = True
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.recipe, Recipe):
+            raise ArgumentError("recipe", "an isogon.Recipe", self.recipe, "make one with Recipe(lr=…, …)")
+        check_choice("recipe.optimizer", self.recipe.optimizer, OPTIMIZERS, cure="the lab trains with these")
+        check_choice("precision", self.precision, PRECISIONS)
+        check_choice("last_batch", self.last_batch, ("drop", "keep"))
+        check_choice("initialisation", self.initialisation, ("default", *get_args(Scheme)))
+        check_whole("recipe.epochs", self.epochs, cure="give whole epochs")
+        for name in ("net", "data", "augmentation", "schedule"):
+            if not isinstance(getattr(self, name), str):
+                raise ArgumentError(name, "a name", getattr(self, name), "write it as a string")
+        for name in ("replacement", "save_predictions", "save_weights"):
+            if not isinstance(getattr(self, name), bool):
+                raise ArgumentError(name, "True or False", getattr(self, name), "choose one")
+        # As int: 1.0 or NumPy's 1 would have another key, or none.
+        for name, cure in _WHOLE.items():
+            if getattr(self, name) is not None or name not in _OPTIONAL:
+                object.__setattr__(self, name, check_whole(name, getattr(self, name), low=0, cure=cure))
+        if self.micro_batch is not None and not 1 <= self.micro_batch <= self.recipe.batch_size:
+            rule = f"from 1 to the batch size {self.recipe.batch_size}"
+            raise ArgumentError("micro_batch", rule, self.micro_batch, "leave it out to take a batch at once")
+        if self.steps_per_epoch < 1:
+            raise ArgumentError(
+                "recipe.batch_size",
+                f"at most the {self.recipe.samples} samples when the last batch is dropped",
+                self.recipe.batch_size,
+                "write last_batch='keep', or a smaller batch",
+            )
+        # Made and thrown away, so that a bad one is refused here and not in a worker an hour later.
+        schedule_of(self.schedule, self.recipe, epochs=self.epochs, steps_per_epoch=self.steps_per_epoch)
+        from_name(self.augmentation)
+        for name in ("net_options", "turns"):
+            object.__setattr__(self, name, MappingProxyType(_plain(name, getattr(self, name))))
+        for weight, spans in self.turns.items():
+            name, cure = f"turns[{weight!r}]", "write [1, 4], say"
+            if not isinstance(spans, list):
+                raise ArgumentError(name, "a list of numbers of steps", spans, cure)
+            for steps in spans:
+                check_whole(name, steps, cure=cure)
+
+    def __reduce__(self) -> Any:
+        """Through its dictionary: a mapping proxy cannot be pickled."""
+        return Config.from_dict, (self.to_dict(),)
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    @property
+    def epochs(self) -> int:
+        return EPOCHS if self.recipe.epochs is None else self.recipe.epochs  # type: ignore[return-value]
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Optimizer steps of an epoch: N/B, rounded down where the last batch is dropped and up where it is kept."""
+        full, rest = divmod(self.recipe.samples, self.recipe.batch_size)
+        return full + (rest > 0 and self.last_batch == "keep")
+
+    @property
+    def steps(self) -> int:
+        return self.epochs * self.steps_per_epoch
+
+    @property
+    def key(self) -> str:
+        """A fingerprint of all that decides the result; where the data lies does not."""
+        content = {name: value for name, value in self.to_dict().items() if name != "data_root"}
+        content = {name: value for name, value in content.items() if value or name not in _LATER}
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+    @property
+    def name(self) -> str:
+        """A folder's name that tells runs apart at a glance, and for certain by its end."""
+        r = self.recipe
+        net, data = _folder_safe(self.net.split(":")[-1]), _folder_safe(self.data.split(":")[0])
+        rates = f"lr{r.lr:.4g}-wd{r.weight_decay:.4g}"
+        return f"{net}-{data}-n{r.samples}-b{r.batch_size}-{rates}-s{self.seed}-{self.key[:8]}"
+
+    def to_dict(self) -> dict[str, Any]:
+        found: dict[str, Any] = {one.name: getattr(self, one.name) for one in fields(self)}
+        mappings = {"net_options": dict(self.net_options), "turns": dict(self.turns)}
+        return {**found, "recipe": self.recipe.to_dict(), **mappings}
+
+    @classmethod
+    def from_dict(cls, content: Mapping[str, Any]) -> Self:
+        if not isinstance(content, Mapping):
+            raise ArgumentError("config", "a mapping of the fields of lab.Config", content, "see Config.to_dict")
+        unknown = sorted(set(content) - {one.name for one in fields(cls)})
+        if unknown:
+            raise ArgumentError("config", "made of the fields of lab.Config", unknown[0], "remove it")
+        if not isinstance(content.get("recipe"), Mapping):
+            raise ArgumentError("config", "a mapping with a recipe", sorted(content), "add the recipe")
+        try:
+            recipe = Recipe(**content["recipe"])
+        except TypeError as error:
+            raise ArgumentError("config's recipe", "the fields of a Recipe", content["recipe"], f"{error}") from None
+        return cls(**{**content, "recipe": recipe})
+
+
+def _folder_safe(name: str) -> str:
+    """A part of a folder's name made of letters, digits, dots, dashes and underscores, whatever `name` holds.
+
+    >>> _folder_safe("resnet18"), _folder_safe("../../etc/x"), _folder_safe("..")
+    ('resnet18', 'etc-x', '_')
+    """
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name)[:60].strip(".-") or "_"
+
+
+def _plain(name: str, options: Any) -> dict[str, Any]:
+    """A copy that nobody can change behind the frozen object's back, the same as when it comes back from a file."""
+    try:
+        plain = json.loads(json.dumps(dict(options)))
+    except (TypeError, ValueError):
+        cure = "give numbers, strings, lists and mappings"
+        raise ArgumentError(name, "a mapping that fits in a JSON file", options, cure) from None
+    return plain  # type: ignore[no-any-return]

@@ -1,0 +1,108 @@
+"""The network of a config, drawn from its seed, and the map of its scale-invariant weights."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from copy import deepcopy
+from functools import lru_cache
+
+import torch
+from torch import nn
+
+from isogon import named, nets
+from isogon.errors import ArgumentError, IsogonError, first_line
+from isogon.lab.data import Dataset, check_name, load
+from isogon.lab.run._augment import from_name
+from isogon.lab.run._batch_order import generator
+from isogon.lab.run._config import Config
+from isogon.symmetry import ScaleMap, check
+
+# Samples in the batch that is traced; batch norm needs more than one.
+_TRACED = 4
+
+
+def build(config: Config, data: Dataset) -> nn.Module:
+    """The network on the CPU in float32, its weights a function of `init_seed` alone."""
+    make = _function(config.net)
+    seed = config.seed if config.init_seed is None else config.init_seed
+    # Constructors draw from torch's global generator, which the caller's program may rely on.
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(generator(seed, "weights").initial_seed())
+        try:
+            model = make(data.num_classes, data.in_channels, **config.net_options)
+        except TypeError as error:
+            options = dict(config.net_options)
+            raise ArgumentError("net_options", f"arguments of {config.net}", options, f"{error}") from None
+    if config.initialisation != "default":
+        nets.initialise(model, config.initialisation, seed)  # type: ignore[arg-type]
+    return model.train()
+
+
+def try_out(config: Config) -> None:
+    """See, before anything is trained, that the data of `config` are there and that its network takes them.
+
+    Whatever is wrong comes out as one sentence.
+    """
+    try:
+        data = load(config.data, config.data_root, config.recipe.samples, config.subset_seed)
+        draws_random_numbers(build(config, data), shape_of(config, data))
+    except IsogonError:
+        raise
+    except Exception as error:  # the user's own network may do anything
+        what = f"net {config.net} does not take the images of {config.data}"
+        raise IsogonError(f"{what} ({type(error).__name__}: {first_line(error)}): mend the network.") from error
+
+
+def check_names(config: Config) -> None:
+    """Refuse a network or data set that nobody knows, without loading either's data."""
+    _function(config.net)
+    check_name(config.data)
+
+
+def scale_map_of(config: Config, data: Dataset) -> ScaleMap | None:
+    """Which weights of the network are scale-invariant; None where that cannot be told. Kept for the next trial."""
+    return _scale_map(
+        config.net, json.dumps(dict(config.net_options), sort_keys=True), data.num_classes, shape_of(config, data)
+    )
+
+
+@torch.no_grad()
+def draws_random_numbers(model: nn.Module, shape: tuple[int, ...]) -> bool:
+    """Whether the network, on the CPU, draws in training mode: seen on a copy, since dropout may hide in a function."""
+    with torch.random.fork_rng(devices=[]):
+        before = torch.get_rng_state()
+        deepcopy(model)(torch.zeros(_TRACED, *shape))
+        return not torch.equal(before, torch.get_rng_state())
+
+
+def shape_of(config: Config, data: Dataset) -> tuple[int, ...]:
+    """Of an image as the network sees it, augmented."""
+    augmentation = from_name(config.augmentation)
+    image = augmentation.apply(data.train_x[:1].cpu(), augmentation.draw(1, generator(0, "shape")))
+    return tuple(image.shape[1:])
+
+
+@lru_cache(maxsize=32)
+def _scale_map(net: str, options: str, num_classes: int, shape: tuple[int, ...]) -> ScaleMap | None:
+    with torch.random.fork_rng(devices=[]):
+        model = _function(net)(num_classes, shape[0], **json.loads(options)).train()
+        inputs = torch.randn(_TRACED, *shape)
+    try:
+        return check(model, inputs)
+    except IsogonError:
+        return None
+
+
+def _function(net: str) -> Callable[..., nn.Module]:
+    found = named.find("net", net) if ":" in net else getattr(nets, net, None)
+    if not callable(found):
+        raise _unknown(net, "it is no function" if hasattr(nets, net) or ":" in net else "write resnet18, say")
+    return found  # type: ignore[no-any-return]
+
+
+def _unknown(net: str, cure: str) -> ArgumentError:
+    known = ", ".join(
+        one for one in nets.__all__ if one.islower() and one not in ("convert", "initialise", "make_norm")
+    )
+    return ArgumentError("net", f"a function of isogon.nets ({known}) or file.py:function", net, cure)
