@@ -39,14 +39,13 @@ from typing import Any
 import optuna
 import torch
 from machine import processor
+from search_baselines import search_rates
 
 from isogon import Recipe
+from isogon.files import write_json
 from isogon.lab import Config, run_all
 from isogon.lab.engines._workers import Say, work_through
-from isogon.lab.run._checkpoints import write_json
-from isogon.search import Outcome, Study, run
-from isogon.search.rivals import search_rates
-from isogon.search.template import TEMPLATE
+from isogon.search import Outcome, Study, run, study_template
 
 FIRST_FRESH_SEED = 100
 # Rivals look in two decades of each rate, the guess in the middle.
@@ -92,7 +91,7 @@ class RivalJob:
 
 def study_of(options: argparse.Namespace, fractions: Sequence[float]) -> Study:
     """The template's study; monitoring costs time and changes nothing."""
-    content = tomllib.loads(TEMPLATE)
+    content = tomllib.loads(study_template())
     content["recipe"]["epochs"] = options.epochs
     content["task"]["monitor_every"] = 0
     content["search"] |= {"seeds": options.seeds, "fractions": list(fractions)}
@@ -111,7 +110,7 @@ def best_of_grid(outcome: Outcome) -> Answer:
     return answer_of(outcome, outcome.study.recipe.recipe(tuning_factor=factor))
 
 
-def rivals(options: argparse.Namespace, found: Callable[[str, Answer], None], missing: Sequence[str]) -> None:
+def run_baselines(options: argparse.Namespace, found: Callable[[str, Answer], None], missing: Sequence[str]) -> None:
     """The searches over two rates, each in a worker of its own."""
     study = study_of(options, [1.0])
     config = study.config(tuning_factor=study.search.centre, samples=study.recipe.samples, seed=0)
@@ -179,7 +178,7 @@ def measure(options: argparse.Namespace, state: dict[str, Any]) -> None:
     if "full grid" not in answers:
         outcome = run(study_of(options, [1.0]), options.out / "grid", progress=False)
         found("full grid", best_of_grid(outcome))
-    rivals(options, found, [name for name in ("TPE", "TPE + hyperband", "random") if name not in answers])
+    run_baselines(options, found, [name for name in ("TPE", "TPE + hyperband", "random") if name not in answers])
     state["accuracies"] = final_runs(options, answers)
     write_json(options.out / "state.json", state)
 

@@ -9,7 +9,7 @@ import pytest
 from isogon import Recipe, named
 from isogon.errors import ArgumentError, IsogonError
 from isogon.lab import Config, train
-from isogon.search.objective import find_objective
+from isogon.search.study._objective import find_objective
 
 SOURCE = """
 from helper_of_mine import WIDTH

@@ -379,7 +379,8 @@ def good_run(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def good_study(tmp_path_factory) -> Path:
     """The folder of a small study that has ended."""
-    from isogon.search import Study, execution, run
+    from isogon.search import Study, run
+    from isogon.search.trials import _execution as execution
 
     folder = tmp_path_factory.mktemp("good") / "study"
     source = folder.parent / "fuzz_objective.py"

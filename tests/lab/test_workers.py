@@ -13,8 +13,8 @@ import pytest
 pytest.importorskip("optuna")
 
 from isogon.lab.engines._workers import work_through, workers_kept
-from isogon.search.execution import ObjectiveJob
-from isogon.search.study import TaskTable
+from isogon.search.study._study import TaskTable
+from isogon.search.trials._execution import ObjectiveJob
 
 
 @pytest.fixture

@@ -16,11 +16,11 @@ pytest.importorskip("pydantic")
 
 from isogon.dynamics import read
 from isogon.report.search_page import write_search_page
-from isogon.search.curve import fit_curve
-from isogon.search.ledger import Cell, Row
-from isogon.search.outcome import Outcome
-from isogon.search.study import Study
-from isogon.search.trend import transfer_trend
+from isogon.search._outcome import Outcome
+from isogon.search.fit._curve import fit_curve
+from isogon.search.fit._trend import transfer_trend
+from isogon.search.study._study import Study
+from isogon.search.trials._ledger import Cell, Row
 
 CHROMIUM = shutil.which("chromium")
 SIZES, GRID, SEEDS = (100, 200), (0.05, 0.1, 0.2, 0.4, 0.8), (0, 1)

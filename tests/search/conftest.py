@@ -15,5 +15,5 @@ def no_workers(monkeypatch):
                 job.work(heard)
 
     # By name: not every test of this folder needs the packages that these modules import.
-    for module in ("isogon.search.execution", "isogon.lab.engines._run_all"):
+    for module in ("isogon.search.trials._execution", "isogon.lab.engines._run_all"):
         monkeypatch.setattr(f"{module}.pool_for", lambda *_, **__: in_turn)

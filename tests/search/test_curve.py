@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from isogon.errors import ArgumentError
-from isogon.search.curve import LEVEL, MOST_SEEDS, fit_curve
-from isogon.search.grids import USUAL, default_grid
+from isogon.search.fit._curve import LEVEL, MOST_SEEDS, fit_curve
+from isogon.search.fit._grids import USUAL, default_grid
 
 GRID = default_grid()
 #: four standard errors of a share of `LEVEL` in 250 sets of runs, and 0.01 that the bootstrap is off

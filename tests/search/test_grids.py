@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from isogon.errors import ArgumentError
-from isogon.search.curve import fit_curve
-from isogon.search.grids import LIMITS, default_grid, extension, refined
+from isogon.search.fit._curve import fit_curve
+from isogon.search.fit._grids import LIMITS, default_grid, extension, refined
 
 
 def curve_with_top(top, grid=None):

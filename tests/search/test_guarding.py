@@ -21,8 +21,8 @@ from isogon.lab import Config, run_all
 from isogon.lab.run._checkpoints import FolderLock
 from isogon.recipe import Recipe
 from isogon.search import Study, run
-from isogon.search.status import Progress
-from isogon.search.study import MetricError, TaskTable
+from isogon.search._status import Progress
+from isogon.search.study._study import MetricError, TaskTable
 
 OBJECTIVES = """
 import math

@@ -6,7 +6,7 @@ import optuna
 import pytest
 
 from isogon.errors import IsogonError, without_secrets
-from isogon.search.ledger import Cell, Ledger, StudyChangedError
+from isogon.search.trials._ledger import Cell, Ledger, StudyChangedError
 
 
 @pytest.fixture

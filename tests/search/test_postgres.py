@@ -29,9 +29,11 @@ import sqlalchemy
 from sqlalchemy import exc
 
 from isogon.errors import IsogonError
-from isogon.search import Study, execution, run, storage
-from isogon.search.ledger import Cell, Ledger
-from isogon.search.status import Progress
+from isogon.search import Study, run
+from isogon.search._status import Progress
+from isogon.search.trials import _execution as execution
+from isogon.search.trials import _storage as storage
+from isogon.search.trials._ledger import Cell, Ledger
 
 OBJECTIVES = """
 import math, os, time

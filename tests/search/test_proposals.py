@@ -10,10 +10,10 @@ import pytest
 
 from isogon.errors import ArgumentError, IsogonError
 from isogon.search import Study, run
-from isogon.search.curve import fit_curve
-from isogon.search.grids import extension, refined, rounded
-from isogon.search.ledger import Ledger
-from isogon.search.proposals import SAMPLERS, Tried, propose
+from isogon.search.fit._curve import fit_curve
+from isogon.search.fit._grids import extension, refined, rounded
+from isogon.search.trials._ledger import Ledger
+from isogon.search.trials._proposals import SAMPLERS, Tried, propose
 
 LIMITS = (0.01, 0.64)
 

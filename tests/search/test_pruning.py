@@ -11,10 +11,10 @@ import pytest
 from isogon import Recipe
 from isogon.lab import Config, Run, train
 from isogon.search import Study, run
-from isogon.search.ledger import Cell, Ledger, Row
-from isogon.search.pruning import Judge
-from isogon.search.status import Progress
-from isogon.search.words import lost_sentence
+from isogon.search._sentences import lost_sentence
+from isogon.search._status import Progress
+from isogon.search.trials._ledger import Cell, Ledger, Row
+from isogon.search.trials._pruning import Judge
 
 EPOCHS = 9
 

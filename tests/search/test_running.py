@@ -14,8 +14,9 @@ import pytest
 
 from isogon.errors import ArgumentError, IsogonError
 from isogon.lab.run import _checkpoints as checkpoints
-from isogon.search import Study, run, running
-from isogon.search.ledger import StudyChangedError
+from isogon.search import Study, run
+from isogon.search import _run as running
+from isogon.search.trials._ledger import StudyChangedError
 
 OBJECTIVES = """
 import math, os, time

@@ -19,8 +19,8 @@ from isogon.cli import main
 pytest.importorskip("optuna")
 pytest.importorskip("pydantic")
 
-from isogon.search.study import Study
-from isogon.search.template import TEMPLATE
+from isogon.search import study_template
+from isogon.search.study._study import Study
 
 STUDY = """
 [recipe]
@@ -184,7 +184,7 @@ def test_an_interrupt_ends_with_130_and_a_word(isogon, monkeypatch, tmp_path):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("isogon.search.running.run", interrupted)
+    monkeypatch.setattr("isogon.search._run.run", interrupted)
     code, out, err = isogon("search", tmp_path / "good.toml", "--out", tmp_path / "out")
     assert (code, out) == (130, "")
     assert "the same command goes on" in err
@@ -193,7 +193,7 @@ def test_an_interrupt_ends_with_130_and_a_word(isogon, monkeypatch, tmp_path):
 def test_the_init_file_is_a_study_that_names_every_key(isogon):
     code, out, err = isogon("search", "--init")
     assert (code, err) == (0, "")
-    assert out == TEMPLATE
+    assert out == study_template()
     study = Study.made(tomllib.loads(out))
     assert study.task.data == "fashion-mini"
     for name, table in Study.model_fields.items():
@@ -204,9 +204,9 @@ def test_the_init_file_is_a_study_that_names_every_key(isogon):
 
 def test_the_defaults_that_the_init_file_names_are_the_defaults():
     """A commented key that is not an alternative says what holds without it."""
-    study = Study.made(tomllib.loads(TEMPLATE))
+    study = Study.made(tomllib.loads(study_template()))
     optional = {"beta2", "data_root", "grid", "trials", "workers", "device", "name", "ray", "objective"}
-    commented = re.findall(r"^# (\w+) = (.*?)(?:  +#.*)?$", TEMPLATE, re.MULTILINE)
+    commented = re.findall(r"^# (\w+) = (.*?)(?:  +#.*)?$", study_template(), re.MULTILINE)
     tables = [study.recipe, study.task, study.search, study.run]
     assert len(commented) > 10
     for key, text in commented:

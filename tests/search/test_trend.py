@@ -11,9 +11,9 @@ import pytest
 
 from isogon.errors import ArgumentError
 from isogon.recipe import Recipe
-from isogon.search.curve import HALF_WIDTH, LEVEL, fit_curve
-from isogon.search.grids import default_grid, extension, refined
-from isogon.search.trend import SLOPE_SPREAD, transfer_trend
+from isogon.search.fit._curve import HALF_WIDTH, LEVEL, fit_curve
+from isogon.search.fit._grids import default_grid, extension, refined
+from isogon.search.fit._trend import SLOPE_SPREAD, transfer_trend
 
 FULL = 50_000
 

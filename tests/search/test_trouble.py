@@ -15,8 +15,9 @@ from isogon.cli import main
 from isogon.lab import Config, run_all
 from isogon.lab._disk_space import DiskFullError, full_disk
 from isogon.recipe import Recipe
-from isogon.search import Study, run, storage
-from isogon.search.status import Progress
+from isogon.search import Study, run
+from isogon.search._status import Progress
+from isogon.search.trials import _storage as storage
 
 OBJECTIVES = """
 import math, os

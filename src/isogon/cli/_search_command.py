@@ -11,7 +11,7 @@ import typer
 from isogon.errors import ArgumentError, IsogonError, MissingExtraError
 
 if TYPE_CHECKING:
-    from isogon.search.outcome import Outcome
+    from isogon.search import Outcome
 
 PAGE = "report.html"
 
@@ -54,9 +54,9 @@ def search(
     if sum((study is not None, init, status is not None)) != 1:
         raise IsogonError("isogon search needs one of a study file, --init and --status: see isogon search --help.")
     if init:
-        from isogon.search.template import TEMPLATE
+        from isogon.search import study_template
 
-        typer.echo(TEMPLATE, nl=False)
+        typer.echo(study_template(), nl=False)
     elif status is not None:
         _show_status(status, as_json)
     elif study is not None:
@@ -67,8 +67,7 @@ def search(
 def _run(file: Path, out: Path, settings: dict[str, Any], as_json: bool) -> None:
     from isogon.cli._search_printing import show_outcome
     from isogon.lab import naming_a_full_disk
-    from isogon.search.running import run
-    from isogon.search.study import Study
+    from isogon.search import Study, run
 
     study = Study.read(file)
     if out.exists() and not out.is_dir():
@@ -121,7 +120,7 @@ def _page(outcome: Outcome, out: Path, file: Path) -> Path | None:
 
 def _show_status(folder: Path, as_json: bool) -> None:
     from isogon.cli._search_printing import show_progress
-    from isogon.search.status import Progress
+    from isogon.search import Progress
 
     progress = Progress.read(folder)
     if as_json:

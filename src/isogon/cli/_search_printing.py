@@ -9,10 +9,14 @@ from rich.console import Console
 from rich.table import Table
 
 from isogon.cli._printing import one_line
-from isogon.search.outcome import RECIPE, Outcome
-from isogon.search.status import STATUSES, Progress, best, counts
-from isogon.search.words import (
+from isogon.search import (
+    RECIPE,
+    STATUSES,
+    Outcome,
+    Progress,
+    best,
     cost_sentence,
+    counts,
     fraction_name,
     loss_sentence,
     lost_sentence,

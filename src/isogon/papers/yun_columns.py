@@ -20,7 +20,7 @@ import pandas as pd
 from isogon.papers.experiment import Judgement, Verdict, cell_of
 from isogon.papers.yun_grids import Varied
 from isogon.report.exhibits import Cell, TableExhibit
-from isogon.search.curve import fit_curve
+from isogon.search import fit_curve
 
 Outcome = Literal["met", "missed", "open"]
 #: standard errors that make a difference clear

@@ -14,9 +14,7 @@ from isogon.errors import ArgumentError
 from isogon.report.drawing import COLOURS, ordered_colours, plotly_layout
 
 if TYPE_CHECKING:
-    from isogon.search.curve import Curve
-    from isogon.search.ledger import Row
-    from isogon.search.outcome import Outcome
+    from isogon.search import Curve, Outcome, Row
 
 #: octaves either side of the top in which the fit is drawn, in steps of the grid: where it was fitted
 _REACH = 2
@@ -60,7 +58,7 @@ def trend_figure(outcome: Outcome) -> dict[str, Any]:
 
 def angle_figure(outcome: Outcome, trials: Path) -> dict[str, Any] | None:
     """The angle that all weights turned by in each epoch, for every F of the largest fraction; None without records."""
-    from isogon.search.words import metric_value
+    from isogon.search import metric_value
 
     samples = max(outcome.curve)
     cells: dict[float, list[Row]] = {}
@@ -207,7 +205,7 @@ def _ticks(outcome: Outcome) -> list[float]:
 
 def _unit(outcome: Outcome) -> float:
     """What makes a score the number that is shown: the lab's accuracies are parts of 1 and shown in per cent."""
-    from isogon.search.words import in_per_cent
+    from isogon.search import in_per_cent
 
     return 100.0 if in_per_cent(outcome.study) else outcome.study.task.score(1.0)
 

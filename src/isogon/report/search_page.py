@@ -17,7 +17,7 @@ from isogon.report.page_parts import article, write_html
 from isogon.report.search_figures import accuracy_figure, angle_figure, cost_figure, trend_figure
 
 if TYPE_CHECKING:
-    from isogon.search.outcome import Outcome
+    from isogon.search import Outcome
 
 _STYLE = """
 body { max-width: 1050px; }
@@ -40,8 +40,7 @@ def write_search_page(
 
 def search_text(outcome: Outcome, folder: str | os.PathLike[str], *, study_file: str | None = None) -> str:
     """The whole page, plotly.js within."""
-    from isogon.search.study_folder import TRIALS
-    from isogon.search.words import cost_sentence, loss_sentence, remarks, trend_sentence
+    from isogon.search import TRIALS, cost_sentence, loss_sentence, remarks, trend_sentence
 
     angles = angle_figure(outcome, Path(folder) / TRIALS)
     figures = {"accuracies": accuracy_figure(outcome), "trend": trend_figure(outcome), "cost": cost_figure(outcome)}
@@ -95,7 +94,7 @@ for each tuning factor; the wide line is the best of them.</p></section>"""
 
 
 def _trials(outcome: Outcome) -> str:
-    from isogon.search.words import fraction_name, last_line, metric_value
+    from isogon.search import fraction_name, last_line, metric_value
 
     rows = [
         (

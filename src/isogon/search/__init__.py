@@ -1,24 +1,73 @@
-"""Search on a fraction of the data, then transfer: studies, their trials, the fit, and the outcome."""
+"""Search on a fraction of the data, then transfer: study (the question) → trials (what is tried) → fit (the answer).
+
+Names load when they are used: the fit needs numpy alone, the rest optuna and pydantic.
+"""
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from isogon.search.objective import Pruned as Pruned
-    from isogon.search.objective import Trial as Trial
-    from isogon.search.outcome import Outcome as Outcome
-    from isogon.search.running import run as run
+    from isogon.search._outcome import RECIPE as RECIPE
+    from isogon.search._outcome import Outcome as Outcome
+    from isogon.search._run import run as run
+    from isogon.search._sentences import cost_sentence as cost_sentence
+    from isogon.search._sentences import fraction_name as fraction_name
+    from isogon.search._sentences import in_per_cent as in_per_cent
+    from isogon.search._sentences import last_line as last_line
+    from isogon.search._sentences import loss_sentence as loss_sentence
+    from isogon.search._sentences import lost_sentence as lost_sentence
+    from isogon.search._sentences import metric_value as metric_value
+    from isogon.search._sentences import remarks as remarks
+    from isogon.search._sentences import trend_sentence as trend_sentence
+    from isogon.search._status import STATUSES as STATUSES
+    from isogon.search._status import Progress as Progress
+    from isogon.search._status import best as best
+    from isogon.search._status import counts as counts
+    from isogon.search._template import study_template as study_template
+    from isogon.search.fit import Curve as Curve
+    from isogon.search.fit import Trend as Trend
+    from isogon.search.fit import fit_curve as fit_curve
+    from isogon.search.fit import transfer_trend as transfer_trend
+    from isogon.search.study import Pruned as Pruned
     from isogon.search.study import Study as Study
+    from isogon.search.study import Trial as Trial
+    from isogon.search.trials import TRIALS as TRIALS
+    from isogon.search.trials import Row as Row
+    from isogon.search.trials import make_pruner as make_pruner
+    from isogon.search.trials import make_sampler as make_sampler
 
-_PLACES = {"Study": "study", "Outcome": "outcome", "run": "running", "Trial": "objective", "Pruned": "objective"}
-__all__ = ["Outcome", "Pruned", "Study", "Trial", "run"]
+# Where each name lives; the imports above say the same to type checkers, and a test compares the two.
+_PLACES = {
+    "_outcome": ("RECIPE", "Outcome"),
+    "_run": ("run",),
+    "_sentences": (
+        "cost_sentence",
+        "fraction_name",
+        "in_per_cent",
+        "last_line",
+        "loss_sentence",
+        "lost_sentence",
+        "metric_value",
+        "remarks",
+        "trend_sentence",
+    ),
+    "_status": ("STATUSES", "Progress", "best", "counts"),
+    "_template": ("study_template",),
+    "fit": ("Curve", "Trend", "fit_curve", "transfer_trend"),
+    "study": ("Pruned", "Study", "Trial"),
+    "trials": ("TRIALS", "Row", "make_pruner", "make_sampler"),
+}
+_MODULES = {name: module for module, names in _PLACES.items() for name in names}
+__all__ = sorted(_MODULES)
 
 
 def __getattr__(name: str) -> Any:
-    # Loaded when asked for: the fit needs numpy alone, the rest optuna and pydantic.
-    if name in _PLACES:
-        from importlib import import_module
-
-        return getattr(import_module(f"isogon.search.{_PLACES[name]}"), name)
+    if name in _MODULES:
+        return getattr(import_module(f"isogon.search.{_MODULES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return __all__

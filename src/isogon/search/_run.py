@@ -10,17 +10,11 @@ from pathlib import Path
 
 from isogon.errors import IsogonError
 from isogon.lab import Engine, check_names, kept_ready, naming_a_full_disk, try_out
-from isogon.search.curve import Curve, fit_curve
-from isogon.search.execution import train_cells
-from isogon.search.grids import extension, refined, rounded
-from isogon.search.ledger import Cell, Ledger, Row
-from isogon.search.objective import find_objective
-from isogon.search.outcome import Outcome
-from isogon.search.proposals import Tried, propose
-from isogon.search.study import Study
-from isogon.search.study_folder import TRIALS, forget, opened
-from isogon.search.trend import transfer_trend
-from isogon.search.words import last_line, lost_counts, seeds_words
+from isogon.search._outcome import Outcome
+from isogon.search._sentences import last_line, lost_counts, seeds_words
+from isogon.search.fit import Curve, extension, fit_curve, refined, rounded, transfer_trend
+from isogon.search.study import Study, find_objective
+from isogon.search.trials import TRIALS, Cell, Ledger, Row, Tried, forget, opened, propose, train_cells
 
 #: times that a grid may grow at its edge
 _EXTENSIONS = 3

@@ -32,10 +32,9 @@ from isogon.lab import (
     run_all,
 )
 from isogon.recipe import Recipe
-from isogon.search.ledger import Cell, Ledger, Row, Status
-from isogon.search.objective import Pruned, Trial, value_of
-from isogon.search.pruning import Judge, judge_of
-from isogon.search.study import MetricError, Study, TaskTable
+from isogon.search.study import MetricError, Pruned, Study, TaskTable, Trial, value_of
+from isogon.search.trials._ledger import Cell, Ledger, Row, Status
+from isogon.search.trials._pruning import Judge, judge_of
 
 RESULT = "result.json"
 #: seconds between looks at trials that other drivers have under way

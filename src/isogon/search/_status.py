@@ -11,11 +11,19 @@ from urllib.parse import quote
 
 from isogon.errors import ArgumentError, IsogonError, check_choice, check_number, first_line
 from isogon.files import read_json
-from isogon.search.ledger import Row, Status, rows_of
-from isogon.search.outcome import OUTCOME
-from isogon.search.storage import as_template, engine_settings, with_driver
+from isogon.search._outcome import OUTCOME
 from isogon.search.study import SOLVABLE, Study
-from isogon.search.study_folder import DATABASE, STUDY, storage_of
+from isogon.search.trials import (
+    DATABASE,
+    STUDY,
+    Row,
+    Status,
+    as_template,
+    engine_settings,
+    rows_of,
+    storage_of,
+    with_driver,
+)
 
 STATUSES: tuple[Status, ...] = ("finished", "running", "waiting", "diverged", "failed", "pruned")
 

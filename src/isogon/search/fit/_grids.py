@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from isogon.errors import ArgumentError, check_number, check_whole
-from isogon.search.curve import Curve
+from isogon.search.fit._curve import Curve
 
 #: the best tuning factor of Yun et al. on CIFAR: F = 10/128
 USUAL = 10 / 128

@@ -12,7 +12,7 @@ from isogon.errors import ArgumentError, IsogonError, MissingExtraError, printab
 from isogon.files import read_toml
 from isogon.lab import NET_OPTIONS, Config, Engine, RaySettings
 from isogon.recipe import Recipe
-from isogon.search.grids import default_grid
+from isogon.search.fit import default_grid
 
 try:
     from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from isogon.errors import ArgumentError, check_number, check_whole
-from isogon.search.curve import HALF_WIDTH, Curve
+from isogon.search.fit._curve import HALF_WIDTH, Curve
 
 #: standard deviation of the slope before any curve is seen, in octaves of F per octave of N
 SLOPE_SPREAD = 1 / 3

@@ -13,8 +13,8 @@ from typing import get_args
 
 from isogon.errors import MissingExtraError, check_choice
 from isogon.lab import STOP
-from isogon.search.ledger import Ledger, Row, Status
 from isogon.search.study import Pruner, Study
+from isogon.search.trials._ledger import Ledger, Row, Status
 
 try:
     import optuna
@@ -23,7 +23,7 @@ except ImportError as error:  # pragma: no cover - exercised in a subprocess
     raise MissingExtraError("optuna", extra="search", purpose="to stop trials early") from error
 
 
-def made_pruner(name: str, *, epochs: int) -> optuna.pruners.BasePruner:
+def make_pruner(name: str, *, epochs: int) -> optuna.pruners.BasePruner:
     """Optuna's pruner of that name, for trials that report after each of `epochs` epochs."""
     check_choice("pruner", name, get_args(Pruner))
     if name == "hyperband":
@@ -57,7 +57,7 @@ class Judge:
                 # Hyperband draws a trial's bracket from this name and the trial's number.
                 study_name=f"{samples}",
                 direction="maximize",
-                pruner=made_pruner(pruner, epochs=epochs),
+                pruner=make_pruner(pruner, epochs=epochs),
                 sampler=optuna.samplers.RandomSampler(seed=0),
             )
         # In the order of the ledger, so that numbers are the same whenever this is made.

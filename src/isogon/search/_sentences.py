@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 from isogon.errors import printable
-from isogon.search.curve import MOST_SEEDS
-from isogon.search.ledger import Row
-from isogon.search.outcome import LOST, Outcome
+from isogon.search._outcome import LOST, Outcome
+from isogon.search.fit import MOST_SEEDS
 from isogon.search.study import Study
+from isogon.search.trials import Row
 
 
 def remarks(outcome: Outcome) -> list[str]:

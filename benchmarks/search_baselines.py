@@ -11,8 +11,7 @@ from typing import Any
 from isogon.errors import IsogonError, MissingExtraError, check_whole
 from isogon.lab import STOP, Config, FolderLock, train
 from isogon.recipe import Recipe
-from isogon.search.proposals import made_sampler
-from isogon.search.pruning import made_pruner
+from isogon.search import make_pruner, make_sampler
 
 try:
     import optuna
@@ -65,7 +64,7 @@ def search_rates(
             storage=f"sqlite:///{folder.resolve() / DATABASE}",
             study_name="rates",
             direction="maximize",
-            pruner=made_pruner(pruner, epochs=config.epochs),
+            pruner=make_pruner(pruner, epochs=config.epochs),
             load_if_exists=True,
         )
         space: dict[str, BaseDistribution] = {
@@ -76,7 +75,7 @@ def search_rates(
             _train(config, optuna.trial.Trial(study, trial._trial_id), study, folder, device)
         while len(study.trials) < trials:
             # A sampler for each trial, so that a search that was stopped draws what it would have drawn.
-            study.sampler = made_sampler(sampler, seed=seed + len(study.trials))
+            study.sampler = make_sampler(sampler, seed=seed + len(study.trials))
             _train(config, study.ask(space), study, folder, device)
         return _found(config, study)
     finally:

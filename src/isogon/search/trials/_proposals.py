@@ -15,7 +15,7 @@ from itertools import pairwise
 from typing import NamedTuple, get_args
 
 from isogon.errors import MissingExtraError, check_choice
-from isogon.search.grids import ROUNDING
+from isogon.search.fit import ROUNDING
 from isogon.search.study import Sampler
 
 try:
@@ -54,7 +54,7 @@ def propose(sampler: str, tried: Sequence[Tried], limits: tuple[float, float], *
     low, high = (math.log2(end) for end in limits)
     octaves = FloatDistribution(0.0, high - low)
     study = optuna.create_study(
-        direction="maximize", sampler=made_sampler(sampler, seed=seed + len(tried), startup=_STARTUP)
+        direction="maximize", sampler=make_sampler(sampler, seed=seed + len(tried), startup=_STARTUP)
     )
     for one in tried:
         place = min(max(math.log2(one.tuning_factor) - low, 0.0), high - low)
@@ -79,7 +79,7 @@ def _widest_gap(low: float, high: float, known: Sequence[float]) -> float:
     return max([(known[0] - low, low), *inner, (high - known[-1], high)])[1]
 
 
-def made_sampler(name: str, *, seed: int, startup: int = 10) -> optuna.samplers.BaseSampler:
+def make_sampler(name: str, *, seed: int, startup: int = 10) -> optuna.samplers.BaseSampler:
     """Optuna's sampler of that name; `startup` random trials before its model is asked, if it has one."""
     check_choice("sampler", name, SAMPLERS)
     if name == "random":

@@ -13,9 +13,9 @@ from typing import Any
 from isogon.errors import ArgumentError, first_line, without_secrets
 from isogon.files import read_json, remove_leftovers, write_json
 from isogon.lab import FolderLock
-from isogon.search.ledger import Ledger, StudyChangedError
-from isogon.search.storage import Tell, with_driver
 from isogon.search.study import Study
+from isogon.search.trials._ledger import Ledger, StudyChangedError
+from isogon.search.trials._storage import Tell, with_driver
 
 STUDY, TRIALS, DATABASE = "study.json", "trials", "study.db"
 # Which driver of a shared storage works here, and at which study.

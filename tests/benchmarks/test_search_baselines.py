@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import importlib.util
+import sys
+from pathlib import Path
+
 import optuna
 import pytest
 
 from isogon import Recipe
 from isogon.errors import ArgumentError, IsogonError
 from isogon.lab import Config, Run, train
-from isogon.search import rivals
-from isogon.search.rivals import search_rates
+
+_FILE = Path(__file__).parents[2] / "benchmarks" / "search_baselines.py"
+_SPEC = importlib.util.spec_from_file_location("search_baselines", _FILE)
+baselines = importlib.util.module_from_spec(_SPEC)
+sys.modules["search_baselines"] = baselines
+_SPEC.loader.exec_module(baselines)
+search_rates = baselines.search_rates
 
 EPOCHS, SAMPLES = 3, 200
 RANGES = {"lr": (0.01, 1.0), "weight_decay": (1e-4, 1e-2)}
@@ -57,7 +66,7 @@ def test_stopped_in_the_middle_of_a_run_it_ends_as_if_it_had_not_been(config, tm
 
         return train(config, place, report=counted, **options)
 
-    monkeypatch.setattr(rivals, "train", interrupted)
+    monkeypatch.setattr(baselines, "train", interrupted)
     with pytest.raises(KeyboardInterrupt):
         search_rates(config, tmp_path / "stopped", **RANGES, trials=3)
     stopped = search_rates(config, tmp_path / "stopped", **RANGES, trials=3)
@@ -72,7 +81,7 @@ def test_pruned_runs_count_for_what_they_saw(config, tmp_path, monkeypatch):
         def prune(self, study, trial):
             return trial.number > 0
 
-    monkeypatch.setattr(rivals, "made_pruner", lambda name, epochs: Strict())
+    monkeypatch.setattr(baselines, "make_pruner", lambda name, epochs: Strict())
     found = search_rates(config, tmp_path, **RANGES, trials=3, pruner="median")
     assert found.lost == {"diverged": 0, "pruned": 2}
     assert found.images == (EPOCHS + 1 + 1) * SAMPLES

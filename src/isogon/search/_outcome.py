@@ -10,10 +10,9 @@ from typing import Any
 
 from isogon.files import write_json
 from isogon.recipe import Recipe
-from isogon.search.curve import Curve
-from isogon.search.ledger import Row, Status
+from isogon.search.fit import Curve, Trend
 from isogon.search.study import Study
-from isogon.search.trend import Trend
+from isogon.search.trials import Row, Status
 
 RECIPE, OUTCOME = "recipe.toml", "outcome.json"
 #: how a trial can end without a score

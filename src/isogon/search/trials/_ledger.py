@@ -19,7 +19,7 @@ from functools import partial, wraps
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
 from isogon.errors import IsogonError, MissingExtraError
-from isogon.search.storage import Heart, Storage, Tell
+from isogon.search.trials._storage import Heart, Storage, Tell
 
 try:
     import optuna

@@ -1,0 +1,19 @@
+"""What is asked for: the study file and its checks, the objective, and the folder that holds it all."""
+
+from __future__ import annotations
+
+from isogon.search.study._objective import Pruned, Trial, find_objective, value_of
+from isogon.search.study._study import SOLVABLE, MetricError, Pruner, Sampler, Study, TaskTable
+
+__all__ = [
+    "SOLVABLE",
+    "MetricError",
+    "Pruned",
+    "Pruner",
+    "Sampler",
+    "Study",
+    "TaskTable",
+    "Trial",
+    "find_objective",
+    "value_of",
+]
