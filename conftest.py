@@ -7,7 +7,7 @@ from collections import Counter
 from importlib.util import find_spec
 from typing import Any
 
-_TRITON = ["src/isogon/dynamics/measure/_fused_sums.py", "src/isogon/lab/fused/*.py"]
+_TRITON = ["src/isogon/dynamics/measure/_fused_sums.py", "src/isogon/lab/gpu/fused/*.py"]
 collect_ignore_glob = [] if find_spec("triton") else _TRITON
 
 # What a test that was skipped says → what it lacked.

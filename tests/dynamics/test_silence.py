@@ -10,7 +10,7 @@ from torch import nn
 from isogon import Recipe, check
 from isogon.cli import main
 from isogon.dynamics import Monitor, RunFolder, findings
-from isogon.report.run_tables import summarise
+from isogon.report.run._tables import summarise
 
 MADE = {"batch_size": 16, "samples": 64}
 

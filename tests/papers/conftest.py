@@ -7,8 +7,8 @@ import pytest
 
 from isogon import Recipe
 from isogon.lab import Config
-from isogon.papers.experiment import Experiment, Judgement, Planned, cell_of, curves, final
-from isogon.report.exhibits import FigureExhibit, Line, TableExhibit
+from isogon.papers.reproduction._experiment import Experiment, Judgement, Planned, cell_of, curves, final
+from isogon.report.exhibit._exhibits import FigureExhibit, Line, TableExhibit
 
 
 @pytest.fixture
@@ -76,5 +76,5 @@ def toy_config():
 @pytest.fixture
 def toy_registry(toys, monkeypatch):
     """The command line knows the toys and nothing else."""
-    monkeypatch.setattr("isogon.papers.registry.experiments", lambda: toys)
+    monkeypatch.setattr("isogon.papers.reproduction._registry.experiments", lambda: toys)
     return toys

@@ -10,8 +10,8 @@ from types import ModuleType
 
 import pytest
 
-from isogon.papers.fingerprint import code_fingerprint
-from isogon.papers.running import reproduce
+from isogon.papers.reproduction._fingerprint import code_fingerprint
+from isogon.papers.reproduction._runner import reproduce
 
 HERE = {"engine": "local", "device": "cpu", "progress": False}
 CODE = """import pandas as pd
@@ -79,5 +79,5 @@ def test_wrapped_functions_have_the_code_of_what_they_wrap(written):
 def test_the_version_counts(written, monkeypatch):
     compute = written(CODE).compute
     known = code_fingerprint(compute)
-    monkeypatch.setattr("isogon.papers.fingerprint.__version__", "99")
+    monkeypatch.setattr("isogon.papers.reproduction._fingerprint.__version__", "99")
     assert code_fingerprint(compute) != known

@@ -8,8 +8,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from isogon.papers.experiment import Judgement
-from isogon.papers.gaps import Gap, mean_of, together
+from isogon.papers.reproduction._claims import Gap, mean_of, together
+from isogon.papers.reproduction._experiment import Judgement
 
 
 def test_intervals_are_students():

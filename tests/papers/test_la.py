@@ -10,8 +10,8 @@ import pytest
 
 from isogon.lab import train
 from isogon.lab.run._schedule_names import schedule_of
-from isogon.papers import la
-from isogon.papers.experiment import SCALES, Options
+from isogon.papers.la import _figures as la
+from isogon.papers.reproduction._experiment import SCALES, Options
 
 BY_ID = {experiment.id: experiment for experiment in la.EXPERIMENTS}
 FIGURES = [f"la/fig{number}" for number in range(1, 7)]

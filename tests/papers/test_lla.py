@@ -8,11 +8,16 @@ import pytest
 
 from isogon.lab import train
 from isogon.lab.run._schedule_names import schedule_of
-from isogon.papers import lla_averages, lla_full_batch, lla_mnist, lla_rates, lla_recovery, lla_schedules
-from isogon.papers.experiment import SCALES, Options
+from isogon.papers._printed import other_table
 from isogon.papers.lla import EXPERIMENTS
-from isogon.papers.lla_judging import rank_correlation
-from isogon.papers.printed import other_table
+from isogon.papers.lla import _averages as lla_averages
+from isogon.papers.lla import _full_batch as lla_full_batch
+from isogon.papers.lla import _mnist as lla_mnist
+from isogon.papers.lla import _rates as lla_rates
+from isogon.papers.lla import _recovery as lla_recovery
+from isogon.papers.lla import _schedules as lla_schedules
+from isogon.papers.lla._judging import rank_correlation
+from isogon.papers.reproduction._experiment import SCALES, Options
 
 BY_ID = {experiment.id: experiment for experiment in EXPERIMENTS}
 TRAINED = [one for one in EXPERIMENTS if one.keep is not None]

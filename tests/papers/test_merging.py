@@ -10,12 +10,12 @@ import pytest
 
 from isogon.errors import ArgumentError
 from isogon.lab.engines._workers import workers_kept
-from isogon.papers.experiment import Options, Planned
-from isogon.papers.fingerprint import code_fingerprint
-from isogon.papers.merging import merged
-from isogon.papers.provenance import COMPUTED, WAITING, Source, computed_here, how_made, place_of
-from isogon.papers.results import Finding, read_finding
-from isogon.papers.running import reproduce
+from isogon.papers.reproduction._experiment import Options, Planned
+from isogon.papers.reproduction._fingerprint import code_fingerprint
+from isogon.papers.reproduction._merging import merged
+from isogon.papers.reproduction._provenance import COMPUTED, WAITING, Source, computed_here, how_made, place_of
+from isogon.papers.reproduction._results import Finding, read_finding
+from isogon.papers.reproduction._runner import reproduce
 
 HERE = {"engine": "local", "device": "cpu", "workers": 1, "progress": False}
 

@@ -6,10 +6,10 @@ import itertools
 
 import pytest
 
-from isogon.papers.registry import COMMITTED, experiments
-from isogon.papers.results import read_finding
-from isogon.report import exhibit_figures
-from isogon.report.exhibits import FigureExhibit, Line
+from isogon.papers.reproduction._registry import COMMITTED, experiments
+from isogon.papers.reproduction._results import read_finding
+from isogon.report.exhibit import _figures as exhibit_figures
+from isogon.report.exhibit._exhibits import FigureExhibit, Line
 
 agg = pytest.importorskip("matplotlib.backends.backend_agg")
 #: the longest titles of panels; names of layers as in torchvision

@@ -14,18 +14,18 @@ from html.parser import HTMLParser
 import pandas as pd
 import pytest
 
-from isogon.papers.document import document_text, main
-from isogon.papers.experiment import Judgement, Options
-from isogon.papers.provenance import command_of, place_of
-from isogon.papers.registry import COMMITTED, experiments
-from isogon.papers.results import Finding, read_finding, scales_in
-from isogon.papers.running import reproduce
-from isogon.report.exhibit_cells import cell_texts
-from isogon.report.exhibit_figures import line_colours, plotly_panels
-from isogon.report.exhibit_files import write_exhibits
-from isogon.report.exhibit_page import exhibit_page_text
-from isogon.report.exhibit_text import latex_table, latex_text, markdown_table, markdown_text
-from isogon.report.exhibits import Cell, FigureExhibit, Line, Showing, TableExhibit
+from isogon.papers.reproduction._experiment import Judgement, Options
+from isogon.papers.reproduction._provenance import command_of, place_of
+from isogon.papers.reproduction._registry import COMMITTED, experiments
+from isogon.papers.reproduction._reproduction_page import document_text, main
+from isogon.papers.reproduction._results import Finding, read_finding, scales_in
+from isogon.papers.reproduction._runner import reproduce
+from isogon.report.exhibit._cells import cell_texts
+from isogon.report.exhibit._exhibits import Cell, FigureExhibit, Line, Showing, TableExhibit
+from isogon.report.exhibit._figures import line_colours, plotly_panels
+from isogon.report.exhibit._files import write_exhibits
+from isogon.report.exhibit._page import exhibit_page_text
+from isogon.report.exhibit._text import latex_table, latex_text, markdown_table, markdown_text
 
 CHROMIUM = shutil.which("chromium")
 HOSTILE = "<img src=x onerror=alert(1)></script>|*a*_b_ `c` $d$ \\input{e} %& # ~^ [x](http://y)\n| z"

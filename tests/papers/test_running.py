@@ -20,11 +20,11 @@ import pytest
 from isogon.cli import main
 from isogon.errors import ArgumentError
 from isogon.lab.engines._workers import workers_kept
-from isogon.papers import running
-from isogon.papers.experiment import Options, Planned, cell_of, final
-from isogon.papers.registry import experiments
-from isogon.papers.results import read_finding
-from isogon.papers.running import reproduce
+from isogon.papers.reproduction import _runner as running
+from isogon.papers.reproduction._experiment import Options, Planned, cell_of, final
+from isogon.papers.reproduction._registry import experiments
+from isogon.papers.reproduction._results import read_finding
+from isogon.papers.reproduction._runner import reproduce
 
 HERE = {"engine": "local", "device": "cpu", "workers": 1, "progress": False}
 #: core-seconds that all experiments at scale tiny may take; some 110 are usual, and machines differ by half

@@ -13,8 +13,10 @@ import pytest
 from isogon.lab import Config, train
 from isogon.lab.run._k_step_angles import column_of
 from isogon.lab.run._trial import Trial
-from isogon.papers import imagenet, smd, smd_scaling
-from isogon.papers.experiment import SCALES, Options
+from isogon.papers import _imagenet as imagenet
+from isogon.papers.reproduction._experiment import SCALES, Options
+from isogon.papers.smd import _figures as smd
+from isogon.papers.smd import _scaling as smd_scaling
 from isogon.recipe import Recipe
 from isogon.theory.motion import law
 

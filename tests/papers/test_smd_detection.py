@@ -15,15 +15,16 @@ import pytest
 import torch
 from torch import nn
 
-from isogon.papers import smd, smd_detection
-from isogon.papers.experiment import Options, UnavailableError
-from isogon.papers.running import reproduce
-from isogon.papers.smd_detection_data import TRAIN, CocoPart
-from isogon.papers.smd_detection_measures import COCO_APS, OWN_AP
-from isogon.papers.smd_detection_network import build_detector, torchvision_part
-from isogon.papers.smd_detection_pictures import write_pictures
-from isogon.papers.smd_detection_training import Batches, DetectorSetting, train_detector
-from isogon.papers.smd_detection_weights import normalised_map
+from isogon.papers.reproduction._experiment import Options, UnavailableError
+from isogon.papers.reproduction._runner import reproduce
+from isogon.papers.smd import _figures as smd
+from isogon.papers.smd.detection import _experiment as smd_detection
+from isogon.papers.smd.detection._data import TRAIN, CocoPart
+from isogon.papers.smd.detection._measures import COCO_APS, OWN_AP
+from isogon.papers.smd.detection._network import build_detector, torchvision_part
+from isogon.papers.smd.detection._pictures import write_pictures
+from isogon.papers.smd.detection._training import Batches, DetectorSetting, train_detector
+from isogon.papers.smd.detection._weights import normalised_map
 from isogon.recipe import Recipe
 
 pytest.importorskip("PIL.Image", reason="Pillow is not installed")
@@ -242,7 +243,7 @@ def test_a_torchvision_that_is_broken_is_named(monkeypatch):
     def broken(name):
         raise RuntimeError("operator torchvision::nms does not exist")
 
-    monkeypatch.setattr("isogon.papers.smd_detection_network.import_module", broken)
+    monkeypatch.setattr("isogon.papers.smd.detection._network.import_module", broken)
     with pytest.raises(UnavailableError, match=r"does not import here \(operator torchvision::nms does not exist\)"):
         torchvision_part("ops")
 

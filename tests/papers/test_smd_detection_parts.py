@@ -15,10 +15,10 @@ from torch import nn
 from isogon import check
 from isogon.lab.data import DamagedDataError, MissingDataError
 from isogon.optim import RescaleOnDecay, split_groups
-from isogon.papers.smd_detection_data import TEST, TRAIN, CocoPart, annotations_file
-from isogon.papers.smd_detection_measures import COCO_APS, OWN_AP, average_precisions, own_box_ap50
-from isogon.papers.smd_detection_pictures import CATEGORIES, write_pictures
-from isogon.papers.smd_detection_weights import normalised_map
+from isogon.papers.smd.detection._data import TEST, TRAIN, CocoPart, annotations_file
+from isogon.papers.smd.detection._measures import COCO_APS, OWN_AP, average_precisions, own_box_ap50
+from isogon.papers.smd.detection._pictures import CATEGORIES, write_pictures
+from isogon.papers.smd.detection._weights import normalised_map
 
 pytest.importorskip("PIL.Image", reason="Pillow is not installed")
 

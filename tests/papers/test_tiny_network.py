@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from isogon import check, nets
-from isogon.papers.experiment import Options
-from isogon.papers.registry import experiments
+from isogon.papers.reproduction._experiment import Options
+from isogon.papers.reproduction._registry import experiments
 from isogon.papers.tiny_network import TINY_NETWORK, coarse_cnn4
 
 OPTIONS = [

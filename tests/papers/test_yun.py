@@ -10,11 +10,11 @@ import pandas as pd
 import pytest
 
 from isogon.lab import train
-from isogon.papers import printed
-from isogon.papers.experiment import SCALES, Options
-from isogon.papers.yun import EXPERIMENTS
-from isogon.papers.yun_columns import judge_table
-from isogon.papers.yun_figures import windows
+from isogon.papers import _printed as printed
+from isogon.papers.reproduction._experiment import SCALES, Options
+from isogon.papers.yun._angle_figures import windows
+from isogon.papers.yun._columns import judge_table
+from isogon.papers.yun._figures import EXPERIMENTS
 
 BY_ID = {one.id: one for one in EXPERIMENTS}
 ANGLES = ("fig3", "fig4", "fig5", "fig6", "fig7", "fig9")

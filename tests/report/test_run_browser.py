@@ -11,8 +11,8 @@ from html import unescape
 import matplotlib.image
 import pytest
 
-from isogon.report.run_page import write_page
-from isogon.report.run_tables import summarise
+from isogon.report.run._page import write_page
+from isogon.report.run._tables import summarise
 
 CHROMIUM = shutil.which("chromium")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on the PATH")

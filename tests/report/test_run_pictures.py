@@ -16,9 +16,9 @@ from isogon import Recipe, predict
 from isogon.dynamics import RunFolder
 from isogon.errors import ArgumentError, MissingExtraError
 from isogon.report import draw_runs
-from isogon.report.run_figures import draw_run
-from isogon.report.run_page import figure_data, opening_layers, page_text, write_page
-from isogon.report.run_tables import PANELS, summarise
+from isogon.report.run._figures import draw_run
+from isogon.report.run._page import figure_data, opening_layers, page_text, write_page
+from isogon.report.run._tables import PANELS, summarise
 
 
 class Markup(HTMLParser):

@@ -15,8 +15,8 @@ from isogon.dynamics import RunFolder, findings, read_epochs
 from isogon.dynamics.record._tables import table
 from isogon.errors import ArgumentError
 from isogon.recipe import Recipe
-from isogon.report.run_metrics import metric_lines
-from isogon.report.run_tables import PANELS, lines, marks, summarise, thinned
+from isogon.report.run._metrics import metric_lines
+from isogon.report.run._tables import PANELS, lines, marks, summarise, thinned
 
 
 def rows(layer="a", *, lr=(1.0,) * 4, **columns):

@@ -15,7 +15,7 @@ pytest.importorskip("optuna")
 pytest.importorskip("pydantic")
 
 from isogon.dynamics import read
-from isogon.report.search_page import write_search_page
+from isogon.report.search._page import write_search_page
 from isogon.search._outcome import Outcome
 from isogon.search.fit._curve import fit_curve
 from isogon.search.fit._trend import transfer_trend

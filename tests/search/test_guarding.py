@@ -76,7 +76,7 @@ def test_a_loss_is_minimized_and_shown_as_it_is(make, tmp_path, no_workers, prun
     assert (answer["metric"], answer["direction"]) == ("loss", "minimize")
     (best,) = [one["best"] for one in Progress.read(tmp_path / "out").to_dict()["fractions"]]
     assert best["loss"] == pytest.approx(2.0, abs=0.02)
-    from isogon.report.search_page import search_text
+    from isogon.report.search._page import search_text
 
     page = search_text(outcome, tmp_path / "out")
     assert "Loss against the tuning factor" in page

@@ -119,7 +119,7 @@ def predict(
     """
     # Here, not above: `isogon transfer` needs none of it and should start in a blink.
     from isogon.predict import curves
-    from isogon.report.figures import check_plot_path, draw_runs
+    from isogon.report import check_plot_path, draw_runs
 
     if plot is not None:
         check_plot_path(plot)

@@ -35,10 +35,7 @@ def report(
 
     [bold]isogon report runs/first --out first.html --png first.png[/bold]
     """
-    from isogon.report.drawing import STATIC, check_target
-    from isogon.report.run_figures import draw_run
-    from isogon.report.run_page import write_page
-    from isogon.report.run_tables import summarise
+    from isogon.report import STATIC, check_target, draw_run, summarise, write_page
 
     page = out or (run / "report.html" if run.is_dir() else run.with_suffix(".html"))
     if out is not None:

@@ -12,8 +12,7 @@ import typer
 from isogon.errors import ArgumentError, IsogonError, check_choice
 
 if TYPE_CHECKING:
-    from isogon.papers.experiment import Options
-    from isogon.papers.results import Finding
+    from isogon.papers import Finding, Options
 
 
 def add_to(app: typer.Typer) -> None:
@@ -57,7 +56,7 @@ def reproduce(
     if listed:
         _list(as_json)
         return
-    from isogon.papers.experiment import SCALES, Options
+    from isogon.papers import SCALES, Options
 
     options = Options(
         scale=check_choice("--scale", scale, SCALES),  # type: ignore[arg-type]
@@ -72,8 +71,7 @@ def reproduce(
 def _run(ids: Sequence[str] | None, options: Options, out: Path, settings: dict[str, Any], as_json: bool) -> None:
     from isogon.cli._reproduce_printing import show_findings
     from isogon.lab import naming_a_full_disk
-    from isogon.papers.registry import experiments
-    from isogon.papers.running import EXHIBITS, reproduce
+    from isogon.papers import EXHIBITS, experiments, reproduce
 
     try:
         with naming_a_full_disk(out):
@@ -105,7 +103,7 @@ def _failures(findings: Sequence[Finding]) -> str:
 
 def _list(as_json: bool) -> None:
     from isogon.cli._reproduce_printing import show_list
-    from isogon.papers.registry import listing
+    from isogon.papers import listing
 
     if as_json:
         typer.echo(json.dumps(listing(), indent=2, ensure_ascii=False))

@@ -10,9 +10,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from isogon.papers.results import Finding
-from isogon.report.exhibit_cells import LEGEND, CellText, cell_texts
-from isogon.report.exhibits import TableExhibit
+from isogon.papers import Finding
+from isogon.report import LEGEND, CellText, TableExhibit, cell_texts
 
 _STYLES = {"holds": "bold green", "fails": "bold red", "undecided": "bold yellow", "not run": "bold"}
 _MARKED = "black on yellow"

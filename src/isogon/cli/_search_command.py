@@ -109,7 +109,7 @@ def _engine(name: str | None) -> Any:
 
 def _page(outcome: Outcome, out: Path, file: Path) -> Path | None:
     """The page, or a sentence about what it needs: the answer is there without it."""
-    from isogon.report.search_page import write_search_page
+    from isogon.report import write_search_page
 
     try:
         return write_search_page(outcome, out, out / PAGE, study_file=file.read_text(encoding="utf-8"))

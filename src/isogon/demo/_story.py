@@ -19,8 +19,7 @@ from isogon.errors import ArgumentError
 from isogon.lab import Config, Run, run_all
 from isogon.nets import Conversion
 from isogon.recipe import Recipe
-from isogon.report.demo_page import Curve, DemoSummary, write_demo_page
-from isogon.report.page_parts import plotly_script
+from isogon.report import Curve, DemoSummary, plotly_script, write_demo_page
 from isogon.symmetry import ScaleMap, check
 
 PAGE, RUNS = "demo.html", "runs"

@@ -2,7 +2,28 @@
 
 from __future__ import annotations
 
-from isogon.papers.experiment import Experiment, Judgement, Options, Planned
-from isogon.papers.registry import experiments
+from isogon.papers.reproduction import (
+    EXHIBITS,
+    SCALES,
+    Experiment,
+    Finding,
+    Judgement,
+    Options,
+    Planned,
+    experiments,
+    listing,
+    reproduce,
+)
 
-__all__ = ["Experiment", "Judgement", "Options", "Planned", "experiments"]
+__all__ = [
+    "EXHIBITS",
+    "SCALES",
+    "Experiment",
+    "Finding",
+    "Judgement",
+    "Options",
+    "Planned",
+    "experiments",
+    "listing",
+    "reproduce",
+]

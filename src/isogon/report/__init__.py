@@ -1,8 +1,58 @@
 """Numbers first, then pictures; this room draws what the others computed."""
 
-from isogon.report.figures import draw_runs
-from isogon.report.run_figures import draw_run
-from isogon.report.run_page import write_page
-from isogon.report.run_tables import RunSummary, summarise
+from __future__ import annotations
 
-__all__ = ["RunSummary", "draw_run", "draw_runs", "summarise", "write_page"]
+from isogon.report._drawing import STATIC, check_target
+from isogon.report._page_parts import plotly_script
+from isogon.report._predicted_runs import check_plot_path, draw_runs
+from isogon.report.demo import Curve, DemoSummary, write_demo_page
+from isogon.report.exhibit import (
+    LEGEND,
+    MARK,
+    Cell,
+    CellText,
+    Exhibit,
+    FigureExhibit,
+    Line,
+    Place,
+    Showing,
+    TableExhibit,
+    cell_texts,
+    draw_panels,
+    markdown_escaped,
+    markdown_table,
+    write_exhibits,
+)
+from isogon.report.run import RunSummary, draw_run, summarise, write_page
+from isogon.report.search import write_search_page
+
+__all__ = [
+    "LEGEND",
+    "MARK",
+    "STATIC",
+    "Cell",
+    "CellText",
+    "Curve",
+    "DemoSummary",
+    "Exhibit",
+    "FigureExhibit",
+    "Line",
+    "Place",
+    "RunSummary",
+    "Showing",
+    "TableExhibit",
+    "cell_texts",
+    "check_plot_path",
+    "check_target",
+    "draw_panels",
+    "draw_run",
+    "draw_runs",
+    "markdown_escaped",
+    "markdown_table",
+    "plotly_script",
+    "summarise",
+    "write_demo_page",
+    "write_exhibits",
+    "write_page",
+    "write_search_page",
+]

@@ -1,0 +1,48 @@
+"""What an experiment is, how it is run, judged and kept; the four papers build on this and it knows none of them."""
+
+from __future__ import annotations
+
+from isogon.papers.reproduction._claims import UNKNOWN, Gap, mean_of, points, together, worst
+from isogon.papers.reproduction._experiment import (
+    SCALES,
+    Experiment,
+    Judgement,
+    Label,
+    Options,
+    Planned,
+    Scale,
+    UnavailableError,
+    Verdict,
+    cell_of,
+    curves,
+    final,
+)
+from isogon.papers.reproduction._registry import experiments, listing
+from isogon.papers.reproduction._results import Finding
+from isogon.papers.reproduction._runner import EXHIBITS, reproduce
+
+__all__ = [
+    "EXHIBITS",
+    "SCALES",
+    "UNKNOWN",
+    "Experiment",
+    "Finding",
+    "Gap",
+    "Judgement",
+    "Label",
+    "Options",
+    "Planned",
+    "Scale",
+    "UnavailableError",
+    "Verdict",
+    "cell_of",
+    "curves",
+    "experiments",
+    "final",
+    "listing",
+    "mean_of",
+    "points",
+    "reproduce",
+    "together",
+    "worst",
+]

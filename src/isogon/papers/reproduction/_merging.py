@@ -1,0 +1,108 @@
+"""`merged`: a result of some panels, columns or seeds added to what was found of the others before."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
+import pandas as pd
+
+from isogon.papers.reproduction._experiment import Options
+from isogon.papers.reproduction._fingerprint import code_fingerprint
+from isogon.papers.reproduction._provenance import Source, how_made, place_of
+from isogon.papers.reproduction._results import Finding, plain_table
+
+#: what tells the rows of one call of `compute` from those of another
+_CHOSEN = ("panel", "column", "seed")
+
+
+def merged(new: Finding, old: Finding) -> Finding:
+    """The rows of `new`, and those of `old` that `new` has nothing for; both are of one experiment and scale.
+
+    Old rows stay where the experiment would make them again as they were made: by the same training, or by the same
+    code. So do those of a training that is under way once more or failed this time: nothing is lost before it is
+    replaced.
+    """
+    every = new.experiment.plan(Options(new.options.scale, seeds=1 + max(_seeds(new) | _seeds(old), default=0)))
+    names = sorted({name for planned in every for name in planned.labels})
+    keys = {place_of(planned.labels): planned.config.name for planned in every}
+    fresh = {source.place: source for source in new.sources if source.is_training}
+    kept = {
+        source.place: source
+        for source in old.sources
+        if source.is_training and source.ended_well and keys.get(source.place) == source.key
+    }
+    stay = {place for place in kept if place not in fresh or not fresh[place].ended_well}
+    sources = [
+        replace(kept[place], error=fresh[place].error if place in fresh else "") if place in stay else fresh[place]
+        for place in dict.fromkeys([*keys, *fresh])
+        if place in stay or place in fresh
+    ]
+    old_rows, old_computed = _by_place(old.table, names, {source.place for source in old.sources})
+    new_rows, new_computed = _by_place(new.table, names, set(fresh))
+    frames = [old_rows.get(source.place) if source.place in stay else new_rows.get(source.place) for source in sources]
+    own = [source for source in new.sources if not source.is_training]
+    others = _still_computed(new, old, own)
+    left = _without(old_computed, new_computed) if others else old_computed.iloc[:0]
+    computed = [*(others if len(left) else ()), *own]
+    table = _joined([left, new_computed, *(frame for frame in frames if frame is not None)])
+    missing = () if len(left) or len(new_computed) else new.made["missing"]
+    made = how_made(new.made["command"], [*computed, *sources], missing)
+    return Finding(new.experiment, _together(old.options, new.options), table, made, (*computed, *sources))
+
+
+def _seeds(finding: Finding) -> set[int]:
+    return {source.seed for source in finding.sources}
+
+
+def _still_computed(new: Finding, old: Finding, own: Collection[Source]) -> list[Source]:
+    """The calls of `compute` behind `old` that the code of today stands for, those of `new` aside."""
+    compute = new.experiment.compute
+    if compute is None:
+        return []
+    code, again = code_fingerprint(compute), {source.place for source in own}
+    return [
+        source for source in old.sources if not source.is_training and source.key == code and source.place not in again
+    ]
+
+
+def _by_place(
+    table: pd.DataFrame, names: Sequence[str], places: Collection[str]
+) -> tuple[dict[str, pd.DataFrame], pd.DataFrame]:
+    """The rows of each training, by its place, and those of none."""
+    columns = [name for name in names if name in table]
+    if not columns or table.empty:
+        return {}, table
+    texts = pd.Series("", index=table.index)
+    for labels, rows in table.groupby(columns, dropna=False, sort=False):
+        texts[rows.index] = place_of(dict(zip(columns, labels, strict=True)))
+    trained = texts.isin(places)
+    return {str(place): rows for place, rows in table[trained].groupby(texts[trained])}, table[~trained]
+
+
+def _without(rows: pd.DataFrame, others: pd.DataFrame) -> pd.DataFrame:
+    """The rows whose panel, column and seed none of the others has."""
+    columns = [name for name in _CHOSEN if name in rows and name in others]
+    if not columns:
+        return rows.iloc[:0] if len(others) else rows
+
+    def places(table: pd.DataFrame) -> list[str]:
+        return [place_of(dict(zip(columns, row, strict=True))) for row in table[columns].itertuples(index=False)]
+
+    taken = set(places(others))
+    return rows[[place not in taken for place in places(rows)]]
+
+
+def _joined(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    some = [frame for frame in frames if len(frame)]
+    return plain_table(pd.concat(some, ignore_index=True)) if some else pd.DataFrame()
+
+
+def _together(old: Options, new: Options) -> Options:
+    """What either asked for; None stands for all."""
+    seeds = None if old.seeds is None or new.seeds is None else max(old.seeds, new.seeds)
+    return Options(new.scale, _either(old.panels, new.panels), _either(old.columns, new.columns), seeds)
+
+
+def _either(some: tuple[str, ...] | None, others: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    return None if some is None or others is None else tuple(dict.fromkeys((*some, *others)))

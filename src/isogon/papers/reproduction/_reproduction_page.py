@@ -1,0 +1,134 @@
+"""The page about what was reproduced, made by `python -m isogon.papers.reproduction results docs/reproduction.md`.
+
+A row for each experiment, whether it was run or not; below, the tables and figures of those that were.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from isogon.errors import IsogonError
+from isogon.files import write_whole
+from isogon.papers.reproduction._experiment import Experiment, Verdict
+from isogon.papers.reproduction._registry import PAPERS, experiments
+from isogon.papers.reproduction._results import Finding, made_in_words, read_finding, scales_in
+from isogon.report import LEGEND, MARK, Showing, draw_panels, markdown_escaped, markdown_table
+
+#: folder of the figures, beside the document
+IMAGES = "images"
+
+_INTRODUCTION = """# What was reproduced
+
+Every table and figure of the four papers that can be worked out, with our verdict on its claim: *holds*, *fails*,
+*undecided* (the numbers do not tell, for instance because seeds differ by more than the effect) or *not run*. The scale
+`paper` is the printed set-up, `small` a shortened one, `tiny` only shows that the machinery works. The command of a row
+makes its result again; this page is made from the files in `results` by `python -m isogon.papers.reproduction`, and
+tables and figures stand below."""
+_COUNTED: Mapping[Verdict, str] = {"holds": "hold", "fails": "fail", "undecided": "undecided", "not run": "not run"}
+_HEAD = "| experiment | what | verdict | scale | numbers | hardware | date | command |\n" + "|---" * 8 + "|"
+
+
+def document_text(results: Path, registry: Mapping[str, Experiment] | None = None) -> str:
+    """The whole page for the results in a folder."""
+    known = experiments() if registry is None else registry
+    found = {identity: _found(results, one) for identity, one in known.items()}
+    every = [finding for findings in found.values() for finding in findings]
+    verdicts = Counter(finding.judgement.verdict for finding in every)
+    verdicts["not run"] += sum(not findings for findings in found.values())
+    counts = ", ".join(f"{verdicts[verdict]} {words}" for verdict, words in _COUNTED.items() if verdicts[verdict])
+    parts = [_INTRODUCTION, f"{len(known)} experiments: {counts}."]
+    for paper, name in PAPERS.items():
+        ours = {identity: one for identity, one in known.items() if identity.startswith(f"{paper}/")}
+        if ours:
+            rows = [row for identity, one in ours.items() for row in _rows(one, found[identity])]
+            parts.append(f"## {paper}: {name}\n\n" + "\n".join([_HEAD, *rows]))
+    parts += [_section(finding) for finding in every if finding.exhibits]
+    return "\n\n".join(parts) + "\n"
+
+
+def write_document(results: Path, target: Path) -> None:
+    """Write the page, and the figures of the results beside it."""
+    for one in experiments().values():
+        for finding in _found(results, one):
+            showing = finding.showing
+            if showing.figures:
+                (target.parent / IMAGES).mkdir(parents=True, exist_ok=True)
+                draw_panels(showing.figures, target.parent / _picture(finding), title=showing.title)
+    write_whole(target, document_text(results))
+
+
+def _found(results: Path, experiment: Experiment) -> list[Finding]:
+    return [read_finding(results, experiment, scale) for scale in scales_in(results, experiment.id)]
+
+
+def _rows(experiment: Experiment, findings: Sequence[Finding]) -> list[str]:
+    what = markdown_escaped(experiment.title)
+    if not findings:
+        reason = "" if experiment.unavailable is None else f": {markdown_escaped(experiment.unavailable)}"
+        command = f"`isogon reproduce {experiment.id} --scale paper`"
+        return [f"| {experiment.id} | {what} | not run{reason} |  |  |  |  | {command} |"]
+    return [_row(finding, what) for finding in findings]
+
+
+def _row(finding: Finding, what: str) -> str:
+    judgement, made = finding.judgement, made_in_words(finding.made)
+    finite = {name: value for name, value in judgement.numbers.items() if math.isfinite(value)}
+    numbers = ", ".join(f"{name} {value:.4g}" for name, value in finite.items())
+    identity = finding.experiment.id
+    linked = f"[{identity}](#{_anchor(finding)})" if finding.exhibits else identity
+    cells = (
+        linked,
+        what,
+        f"**{judgement.verdict}**: {markdown_escaped(judgement.sentence)}",
+        finding.options.scale,
+        markdown_escaped(numbers),
+        markdown_escaped(made["hardware"]),
+        made["date"],
+        f"`{made['command']}`",
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+def _section(finding: Finding) -> str:
+    showing = finding.showing
+    parts = [
+        f'<a id="{_anchor(finding)}"></a>',
+        f"### {markdown_escaped(f'{showing.id} ({finding.options.scale})')}",
+        f"Claim: {markdown_escaped(showing.claim)}",
+        f"**{showing.verdict}**: {markdown_escaped(showing.sentence)}",
+        *(markdown_table(table) for table in showing.tables),
+        LEGEND.replace("Marked:", f"Marked {MARK}:") if showing.tables else "",
+        f"![{markdown_escaped(showing.title)}]({_picture(finding)})" if showing.figures else "",
+        _facts(showing),
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _facts(showing: Showing) -> str:
+    facts = [*showing.notes, *(f"{name}: {value}" for name, value in showing.made.items())]
+    return "\n".join(f"- {markdown_escaped(fact)}" for fact in facts)
+
+
+def _anchor(finding: Finding) -> str:
+    return finding.stem.replace(".", "-")
+
+
+def _picture(finding: Finding) -> str:
+    return f"{IMAGES}/{finding.stem}.png"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Write the page; 2 and one sentence where that cannot be done."""
+    if len(arguments) != 2:
+        print("Usage: python -m isogon.papers.reproduction RESULTS FILE.md", file=sys.stderr)
+        return 2
+    try:
+        write_document(Path(arguments[0]), Path(arguments[1]))
+    except (IsogonError, OSError) as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
