@@ -1,77 +1,73 @@
-"""Rooms import only what the design allows. The table below is the design's."""
+"""Rooms import only what `docs/architecture.md` allows, and only through each other's doors."""
 
 from __future__ import annotations
 
 import ast
+import re
 import sys
+from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
-ALLOWED = {
-    "errors": set(),
-    "named": set(),
-    "files": set(),
-    "guard": set(),
-    "theory": set(),
-    "recipe": {"theory", "files"},
-    "schedules": {"theory"},
-    "predict": {"theory", "recipe", "schedules"},
-    "symmetry": set(),
-    "nets": {"symmetry"},
-    "dynamics": {"files", "theory", "recipe", "symmetry"},
-    "optim": {"theory", "schedules", "symmetry", "dynamics"},
-    "lab": {"files", "guard", "named", "recipe", "schedules", "symmetry", "nets", "dynamics", "optim"},
-    "search": {"files", "named", "recipe", "schedules", "dynamics", "lab"},
-    "report": {"files", "theory", "recipe", "predict", "dynamics", "search"},
-    "integrations": {"recipe", "symmetry", "dynamics", "optim"},
-}
-BELOW = {
-    "files",
-    "theory",
-    "recipe",
-    "schedules",
-    "predict",
-    "symmetry",
-    "nets",
-    "dynamics",
-    "optim",
-    "lab",
-    "search",
-    "report",
-}
-ALLOWED["papers"] = ALLOWED["demo"] = BELOW
-ALLOWED["cli"] = BELOW | {"guard", "named", "papers", "demo", "integrations"}
-# The door itself: public names load lazily, so it imports nothing at the top.
-ALLOWED["__init__"] = set()
-ALLOWED["__main__"] = {"cli", "guard"}
+PAGE = Path(__file__).parents[1] / "docs" / "architecture.md"
+#: what stands for all rooms above it in the table
+ABOVE = "everything above"
 
-#: what the rooms without torch may import from outside the standard library
+
+def table_of(page: str) -> dict[str, set[str]]:
+    """Room → the rooms that it may import, from the page's table of allowed imports.
+
+    >>> sorted(table_of("| room | may import |\\n|---|---|\\n| `theory` | nothing |\\n| `a`, `b` | theory, a |\\n")["b"])
+    ['a', 'theory']
+    """
+    allowed: dict[str, set[str]] = {}
+    lines = page[page.index("| room | may import |") :].splitlines()[2:]
+    for line in lines:
+        if not line.startswith("|"):
+            break
+        rooms, imports = (cell.strip() for cell in line.strip("|").split("|"))
+        names = {name.strip() for name in imports.replace(ABOVE, ", ".join(allowed)).split(",")} - {"nothing", ""}
+        for room in re.findall(r"`(\w+)`", rooms):
+            allowed[room] = set(names)
+    return allowed
+
+
+ALLOWED = table_of(PAGE.read_text(encoding="utf-8"))
+#: rooms that must load without torch and pandas
 WITHOUT_TORCH = {"errors", "files", "guard", "named", "theory", "recipe", "schedules", "predict", "report"}
 HEAVY = {"torch", "pandas"}
 
 
-def imported(path: Path, package: Path, *, top_level_only: bool = False) -> set[str]:
-    """Every dotted name that `path` imports, relative imports made absolute."""
+class Import(NamedTuple):
+    """`from module import name`; `name` is empty for `import module`."""
+
+    module: str
+    name: str
+
+
+def imports_of(path: Path, package: Path, *, top_level_only: bool = False) -> list[Import]:
+    """Every import of `path`, relative ones made absolute."""
     tree = ast.parse(path.read_text())
     where = ["isogon", *path.relative_to(package).with_suffix("").parts]
-    names: set[str] = set()
-    nodes = _runs_on_import(tree) if top_level_only else ast.walk(tree)
-    for node in nodes:
+    found: list[Import] = []
+    for node in _runs_on_import(tree) if top_level_only else ast.walk(tree):
         if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
+            found += [Import(alias.name, "") for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             base = where[: -node.level] if node.level else []
             stem = ".".join([*base, *([node.module] if node.module else [])])
-            names |= {f"{stem}.{alias.name}" for alias in node.names}
+            found += [Import(stem, alias.name) for alias in node.names]
         elif isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] == "import_module":
-            names |= {arg.value for arg in node.args if isinstance(arg, ast.Constant)}
-    return names
+            found += [Import(arg.value, "") for arg in node.args if isinstance(arg, ast.Constant)]
+    return found
 
 
-def _runs_on_import(tree: ast.Module):
+def _runs_on_import(tree: ast.Module) -> Iterator[ast.AST]:
     """Nodes outside functions and outside `if TYPE_CHECKING:`."""
-    waiting = list(tree.body)
+    waiting: list[ast.AST] = list(tree.body)
     while waiting:
         node = waiting.pop()
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
@@ -86,24 +82,32 @@ def room_of(path: Path, package: Path) -> str:
     return path.relative_to(package).with_suffix("").parts[0]
 
 
-def forbidden_edges(package: Path) -> list[str]:
-    """Each import of one room by another that the table does not allow."""
-    edges = []
+def complaints(package: Path) -> list[str]:
+    """Each import that the table does not allow, that goes past a door, or that takes a folder's private module."""
+    found = []
     for path in sorted(package.rglob("*.py")):
-        room = room_of(path, package)
+        place, room = path.relative_to(package), room_of(path, package)
         if room not in ALLOWED:
-            edges.append(f"{path.relative_to(package)}: room {room} is not in the design")
+            found.append(f"{place}: room {room} is not in docs/architecture.md")
             continue
-        for name in sorted(imported(path, package)):
-            parts = name.split(".")
-            if parts[0] != "isogon" or len(parts) == 1:
+        for module, name in imports_of(path, package):
+            parts = module.split(".")
+            if parts[0] != "isogon":
                 continue
-            target = parts[1]
-            if target.startswith("__") or target not in ALLOWED:
+            if len(parts) == 1:  # from isogon import name
+                parts = [*parts, *([name] if name in ALLOWED else [])]
+            if len(parts) == 1:
                 continue  # a name of the package's own door, such as __version__
+            target = parts[1]
             if target not in ALLOWED[room] | {room, "errors"}:
-                edges.append(f"{path.relative_to(package)}: {room} imports {target}")
-    return edges
+                found.append(f"{place}: {room} imports {target}")
+            elif target != room and len(parts) > 2:
+                found.append(f"{place}: {module} is inside {target}: import from isogon.{target}")
+            for depth, part in enumerate(parts[1:]):
+                folder = Path(*parts[1 : depth + 1])
+                if part.startswith("_") and not part.startswith("__") and folder not in place.parents:
+                    found.append(f"{place}: {module} is private to {folder}")
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -111,18 +115,81 @@ def package(root):
     return root / "src" / "isogon"
 
 
-def test_rooms_import_only_what_the_design_allows(package):
-    assert forbidden_edges(package) == []
+def test_rooms_import_what_the_page_allows_and_through_doors(package):
+    assert complaints(package) == []
+
+
+def test_every_folder_has_a_door_that_says_what_it_is_for(package):
+    for folder in {path.parent for path in package.rglob("*.py")}:
+        door = ast.parse((folder / "__init__.py").read_text())
+        assert ast.get_docstring(door), folder
+
+
+def test_modules_of_a_room_are_private_or_named_at_its_door(package):
+    for path in package.rglob("*.py"):
+        room = path.relative_to(package).parts[0]
+        if len(path.relative_to(package).parts) == 1 or path.stem.startswith("_") or room == "integrations":
+            continue
+        # Networks that a config names by a string stay where saved configs look for them.
+        assert path.stem in {*getattr(import_module(f"isogon.{room}"), "__all__", ()), "network", "tiny_network"}, path
+
+
+def test_the_page_names_every_room_and_no_other(package):
+    there = {path.stem for path in package.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
+    assert set(ALLOWED) == there
+    tree = PAGE.read_text(encoding="utf-8").split("```")[1]
+    named = set(re.findall(r"^  (\w+)(?:/|\.py)", tree, re.MULTILINE))
+    assert named == there - {"__init__", "__main__"} | {"__init__"}
+
+
+def test_every_file_that_the_page_names_is_there(root):
+    text = PAGE.read_text(encoding="utf-8")
+    named = set(re.findall(r"`((?:src/isogon|tests|docs|benchmarks|tools)/[\w./]+)`", text))
+    named |= {f"src/isogon/{place}" for place in re.findall(r"`((?:\w+/)+\w+\.(?:py|toml|md))`", text)}
+    missing = {
+        place for place in named if not ((root / place).exists() or (root / place.removeprefix("src/isogon/")).exists())
+    }
+    assert len(named) > 40
+    assert missing == set()
 
 
 def test_light_rooms_load_nothing_heavy(package):
     for path in package.rglob("*.py"):
         if room_of(path, package) in WITHOUT_TORCH:
-            tops = {name.split(".")[0] for name in imported(path, package, top_level_only=True)}
+            tops = {found.module.split(".")[0] for found in imports_of(path, package, top_level_only=True)}
             assert not tops & HEAVY, path
         if room_of(path, package) == "theory":
-            outside = {name.split(".")[0] for name in imported(path, package)} - {"isogon", "numpy"}
+            outside = {found.module.split(".")[0] for found in imports_of(path, package)} - {"isogon", "numpy"}
             assert outside <= sys.stdlib_module_names, path
+
+
+def test_what_benchmarks_tools_and_examples_import_is_there(root, package):
+    """They are not run by the suite: at least their imports must not go stale."""
+    for folder in ("benchmarks", "tools", "docs"):
+        for path in sorted((root / folder).rglob("*.py")):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "isogon":
+                    if "triton" in node.module or "fused" in node.module:
+                        continue
+                    for alias in node.names:
+                        assert hasattr(import_module(node.module), alias.name), f"{path}: {node.module}.{alias.name}"
+
+
+@pytest.mark.parametrize("door", ["isogon", "isogon.search"])
+def test_lazy_doors_say_the_same_to_type_checkers(package, door):
+    module = import_module(door)
+    told: dict[str, str] = {}
+    for node in ast.parse(Path(module.__file__).read_text()).body:
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            for statement in node.body:
+                assert isinstance(statement, ast.ImportFrom)
+                for alias in statement.names:
+                    assert alias.asname == alias.name, "`X as X` exports"
+                    told[alias.name] = statement.module
+    assert sorted(told) == sorted(name for name in module.__all__ if name != "__version__")
+    for name, place in told.items():
+        if hasattr(import_module(place), name):
+            assert getattr(module, name) is getattr(import_module(place), name)
 
 
 @pytest.mark.parametrize(
@@ -131,22 +198,29 @@ def test_light_rooms_load_nothing_heavy(package):
         ("theory/bad.py", "from isogon.recipe import Recipe", "theory imports recipe"),
         ("theory/bad.py", "from ..recipe import Recipe", "theory imports recipe"),
         ("theory/bad.py", "from .. import recipe", "theory imports recipe"),
-        ("recipe.py", "import isogon.lab.data", "recipe imports lab"),
+        ("recipe.py", "import isogon.lab", "recipe imports lab"),
         ("dynamics/deep/bad.py", "def f():\n    from isogon.lab import train", "dynamics imports lab"),
         ("symmetry/bad.py", "import importlib\nimportlib.import_module('isogon.nets')", "symmetry imports nets"),
-        ("kitchen/new.py", "x = 1", "room kitchen is not in the design"),
+        ("kitchen/new.py", "x = 1", "room kitchen is not in"),
+        ("dynamics/bad.py", "from isogon.theory.motion import law", "import from isogon.theory"),
+        ("dynamics/bad.py", "import isogon.theory.motion", "import from isogon.theory"),
+        ("lab/data/bad.py", "from isogon.lab.run._trial import Trial", "is private to lab/run"),
+        ("lab/run/bad.py", "from ..engines import _pools\nfrom ..engines._pools import x", "is private to lab/engines"),
     ],
 )
 def test_the_check_can_fail(tmp_path, place, line, complaint):
     path = tmp_path / place
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(line + "\n")
-    (edge,) = forbidden_edges(tmp_path)
-    assert complaint in edge
+    (found,) = complaints(tmp_path)
+    assert complaint in found
 
 
-def test_the_check_allows_what_the_design_allows(tmp_path):
-    path = tmp_path / "dynamics" / "good.py"
-    path.parent.mkdir()
-    path.write_text("from isogon import __version__\nfrom isogon.theory.motion import law\nfrom . import other\n")
-    assert forbidden_edges(tmp_path) == []
+def test_the_check_allows_what_the_page_allows(tmp_path):
+    path = tmp_path / "dynamics" / "measure" / "good.py"
+    path.parent.mkdir(parents=True)
+    path.write_text(
+        "from isogon import __version__\nfrom isogon.theory import law\nfrom . import other\n"
+        "from isogon.dynamics._monitor import Monitor\nfrom isogon.dynamics.record import read\n"
+    )
+    assert complaints(tmp_path) == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import subprocess
 import sys
 
@@ -30,9 +29,3 @@ def test_every_public_name_loads_and_is_listed():
 def test_a_wrong_name_is_an_attribute_error():
     with pytest.raises(AttributeError, match="recipes"):
         isogon.recipes  # noqa: B018
-
-
-def test_no_public_function_shares_its_modules_name(root):
-    for path in (root / "src" / "isogon").rglob("*.py"):
-        names = [n.name for n in ast.parse(path.read_text()).body if isinstance(n, ast.FunctionDef | ast.ClassDef)]
-        assert path.stem not in names, path

@@ -260,14 +260,14 @@ def test_bad_calls_end_with_2_and_one_sentence(isogon, tmp_path, monkeypatch):
     assert {path.name for path in tmp_path.iterdir()} == {"good.toml", "empty"}
 
 
-@pytest.mark.parametrize(("library", "users"), [("optuna", ("ledger", "running")), ("pydantic", ("study",))])
-def test_a_missing_library_is_named_with_its_extra(isogon, monkeypatch, tmp_path, library, users):
+@pytest.mark.parametrize("library", ["optuna", "pydantic"])
+def test_a_missing_library_is_named_with_its_extra(isogon, monkeypatch, tmp_path, library):
     (tmp_path / "good.toml").write_text(STUDY)
     hidden = [name for name in sys.modules if name == library or name.startswith(f"{library}.")]
     for name in hidden:
         monkeypatch.setitem(sys.modules, name, None)
-    for name in users:
-        monkeypatch.delitem(sys.modules, f"isogon.search.{name}", raising=False)
+    for name in [name for name in sys.modules if name.startswith("isogon.search.")]:
+        monkeypatch.delitem(sys.modules, name)
     code, out, err = isogon("search", tmp_path / "good.toml", "--out", tmp_path / "out")
     assert (code, out) == (2, "")
     assert re.fullmatch(rf"{library} is needed .* run pip install 'isogon\[search\]'\.\n", err)
