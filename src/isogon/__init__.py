@@ -1,7 +1,7 @@
 """isogon: train normalised networks by how fast their weights turn.
 
-The public names load on first use, so that `import isogon` costs neither torch nor pandas. Type checkers and editors see
-them through the imports below, which are not run.
+The public names load on first use, so that `import isogon` costs neither torch nor pandas. Type checkers and editors
+see them through the imports below, which are not run.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from isogon.errors import ArgumentError, check_number, check_whole
 from isogon.recipe import Recipe
 from isogon.schedules import Floats, Schedule, constant
-from isogon.theory import COUPLED, law, norm_power, tuning_rate
+from isogon.theory import law, norm_power, rule_of, tuning_rate
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -181,7 +181,7 @@ def _forgetting(recipe: Recipe, lr: Any, weight_decay: Any) -> Any:
 
 
 def _source(optimizer: str, energy: float, lr: Floats, momentum: float) -> Floats:
-    return np.asarray(2 * energy * (lr / (1 - momentum)) ** 2 if optimizer in COUPLED else energy * lr**2)
+    return np.asarray(2 * energy * (lr / (1 - momentum)) ** 2 if rule_of(optimizer).coupled else energy * lr**2)
 
 
 def _block_edges(ends: NDArray[np.int64], schedule: Schedule) -> NDArray[np.int64]:

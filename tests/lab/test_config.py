@@ -177,7 +177,7 @@ def test_a_bad_file_is_refused_in_a_sentence(content, words):
     ("change", "words"),
     [
         ({"net": "resnet19"}, "net must be a function of isogon.nets (cnn4, .*resnet18"),
-        ({"net": "cnn"}, "net must be .* it is no function"),
+        ({"net": "isogon.nets:__all__"}, "net must be .* it is no function"),
         ({"net": "nowhere.at_all:net"}, "net must be .* No module named 'nowhere'"),
         ({"net": "isogon.nets:nothing"}, "net must be .* no attribute 'nothing'"),
         ({"options": {"depth": 3}}, "net_options must be arguments of cnn4, .*unexpected keyword argument 'depth'"),

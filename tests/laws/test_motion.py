@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from isogon.errors import ArgumentError
-from isogon.theory.motion import OPTIMIZERS, law
+from isogon.theory import OPTIMIZERS, law
 
 LAGS = (1, 3, 10, 30, 100, 300)
 

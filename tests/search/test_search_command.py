@@ -205,7 +205,19 @@ def test_the_init_file_is_a_study_that_names_every_key(isogon):
 def test_the_defaults_that_the_init_file_names_are_the_defaults():
     """A commented key that is not an alternative says what holds without it."""
     study = Study.made(tomllib.loads(study_template()))
-    optional = {"beta2", "data_root", "grid", "trials", "workers", "device", "name", "ray", "objective"}
+    optional = {
+        "beta2",
+        "data_root",
+        "micro_batch",
+        "init_seed",
+        "grid",
+        "trials",
+        "workers",
+        "device",
+        "name",
+        "ray",
+        "objective",
+    }
     commented = re.findall(r"^# (\w+) = (.*?)(?:  +#.*)?$", study_template(), re.MULTILINE)
     tables = [study.recipe, study.task, study.search, study.run]
     assert len(commented) > 10

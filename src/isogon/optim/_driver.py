@@ -14,7 +14,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from isogon.errors import ArgumentError, IsogonError
 from isogon.optim._groups import group_names, invariant_groups
-from isogon.optim._scaling import own_rates, rate_power, scale_statistics, scale_weights
+from isogon.optim._scaling import own_rates, rule_for_scaling, scale_statistics, scale_weights
 from isogon.schedules import AdamwForm, Balanced, Schedule, SgdwForm, Texp, TexpPlus
 from isogon.symmetry import ScaleMap
 from isogon.theory import Floats
@@ -216,7 +216,7 @@ class Driver(LRScheduler):
         if self.exponential is None or not self._invariant[index]:
             own = self.schedule if self._invariant[index] else self._ordinary
             return own.lr(steps), own.weight_decay(steps) * self._decayed[index]
-        smaller = rate_power(self.optimizer) * self._halvings * math.log(2)
+        smaller = rule_for_scaling(self.optimizer).rate_power * self._halvings * math.log(2)
         with np.errstate(over="ignore"):
             return np.exp(self.exponential.log_lr(steps) - smaller), np.zeros(np.shape(steps))
 

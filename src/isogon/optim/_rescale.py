@@ -10,7 +10,7 @@ from torch import nn
 
 from isogon.errors import ArgumentError, check_number
 from isogon.optim._groups import group_names, invariant_groups, listed
-from isogon.optim._scaling import rate_power, scale_statistics, scale_weights
+from isogon.optim._scaling import rule_for_scaling, scale_statistics, scale_weights
 from isogon.symmetry import ScaleMap
 from isogon.theory import rescale_factor
 
@@ -41,7 +41,7 @@ class RescaleOnDecay:
         check_number(
             "least_factor", least_factor, low=1, low_open=True, cure="1.5 ignores what a cosine does in one step"
         )
-        rate_power(optimizer)  # refuses an optimizer whose buffers we do not know
+        self._rule = rule_for_scaling(optimizer)  # refuses an optimizer whose buffers we do not know
         self.optimizer, self.model, self.least_factor = optimizer, model, least_factor
         self._invariant = invariant_groups(optimizer, model, scale_map)
         self._map, self._names = scale_map, group_names(optimizer, model)
@@ -73,7 +73,7 @@ class RescaleOnDecay:
                 self._rates[index] = rate
             elif invariant and rate > 0 and before / rate >= self.least_factor:
                 fall = float(f"{before / rate:.9g}")  # groups fall alike, rounding aside
-                factors[index] = rescale_factor(_family(self.optimizer), factor=fall)
+                factors[index] = rescale_factor(self._rule.name, factor=fall)
                 self._rates[index] = rate
         for factor in set(factors) - {1.0}:
             self._rescale([index for index, own in enumerate(factors) if own == factor], factor)
@@ -100,7 +100,3 @@ def _scale_gradients(groups: list[dict[str, Any]], factor: float) -> None:
     for parameter in itertools.chain.from_iterable(group["params"] for group in groups):
         if parameter.grad is not None:
             parameter.grad.mul_(factor)
-
-
-def _family(optimizer: torch.optim.Optimizer) -> str:
-    return "sgd" if rate_power(optimizer) == 2 else "adamw"

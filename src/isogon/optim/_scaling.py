@@ -14,21 +14,22 @@ import torch
 from torch import nn
 
 from isogon.errors import ArgumentError, check_number
+from isogon.recipe import kind_of_optimizer
 from isogon.symmetry import unwrapped
+from isogon.theory import UpdateRule, rule_of
 
 #: optimizer state → the power of c it is multiplied by
 _STATE_POWERS = {"momentum_buffer": -1, "exp_avg": -1, "exp_avg_sq": -2, "max_exp_avg_sq": -2}
 
 
-def rate_power(optimizer: torch.optim.Optimizer) -> int:
-    """The power of c in the learning rate: 2 where the update is the gradient's own size, 1 where it is normalised."""
-    if isinstance(optimizer, torch.optim.SGD):
-        return 2
-    if isinstance(optimizer, torch.optim.Adam) or type(optimizer).__name__ in ("AdamW", "Lion", "Muon"):
-        return 1
-    raise ArgumentError(
-        "optimizer", "an SGD, Adam, AdamW, Lion or Muon", type(optimizer).__name__, "others scale in no known way"
-    )
+def rule_for_scaling(optimizer: torch.optim.Optimizer) -> UpdateRule:
+    """The rule by which rates follow scaled weights; Adam's L2 term scales as AdamW's decay does."""
+    try:
+        return rule_of("adamw" if isinstance(optimizer, torch.optim.Adam) else kind_of_optimizer(optimizer))
+    except ArgumentError:
+        raise ArgumentError(
+            "optimizer", "an SGD, Adam, AdamW, Lion or Muon", type(optimizer).__name__, "others scale in no known way"
+        ) from None
 
 
 @torch.no_grad()
@@ -77,7 +78,7 @@ def trade_scale(optimizer: torch.optim.Optimizer, factor: float) -> None:
     trade before it is made. What it finds in the optimizer, `initial_lr`, is traded too.
     """
     check_number("factor", factor, low=0, low_open=True, cure="2 doubles the weights")
-    power = rate_power(optimizer)
+    power = rule_for_scaling(optimizer).rate_power
     scale_weights(optimizer, optimizer.param_groups, factor)
     own_rates(optimizer)
     for group in optimizer.param_groups:

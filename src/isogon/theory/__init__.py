@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from isogon.theory import diffusion, equilibrium, maps, motion
+from isogon.theory import diffusion, equilibrium, maps, motion, optimizers
 from isogon.theory.diffusion import inverse_square_rate
 from isogon.theory.equilibrium import (
     approach_rate,
@@ -13,12 +13,25 @@ from isogon.theory.equilibrium import (
     steps_to_equilibrium,
 )
 from isogon.theory.maps import cone_escape_steps, logistic_cone, sgd_norm_map, sgdm_norm_map
-from isogon.theory.motion import COUPLED, Floats, Motion, check_beta2, check_optimizer, law, tuning_rate
+from isogon.theory.motion import Motion, law, tuning_rate
+from isogon.theory.optimizers import (
+    COUPLED,
+    OPTIMIZERS,
+    RULES,
+    Floats,
+    UpdateRule,
+    check_beta2,
+    check_optimizer,
+    rule_of,
+)
 
 __all__ = [
     "COUPLED",
+    "OPTIMIZERS",
+    "RULES",
     "Floats",
     "Motion",
+    "UpdateRule",
     "approach_rate",
     "check_beta2",
     "check_optimizer",
@@ -32,7 +45,9 @@ __all__ = [
     "maps",
     "motion",
     "norm_power",
+    "optimizers",
     "rescale_factor",
+    "rule_of",
     "sgd_norm_map",
     "sgdm_norm_map",
     "steps_still_to_wait",

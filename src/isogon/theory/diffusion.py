@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from isogon.errors import ArgumentError, check_number, check_whole
-from isogon.theory.motion import Floats
+from isogon.theory.optimizers import Floats
 
 
 def inverse_square_rate(time: ArrayLike, *, initial: float, intrinsic_lr: float, noise_trace: float) -> Floats:

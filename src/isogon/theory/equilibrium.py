@@ -12,14 +12,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from isogon.errors import ArgumentError, check_number
-from isogon.theory.motion import (
-    COUPLED,
-    DEFAULT_BETA2,
-    Floats,
-    check_optimizer,
-    lion_persistence,
-    tuning_rate,
-)
+from isogon.theory.motion import tuning_rate
+from isogon.theory.optimizers import Floats, check_beta2, rule_of
 
 
 def equilibrium_norm(
@@ -44,34 +38,23 @@ def equilibrium_norm(
     >>> round(equilibrium_norm("sgd", lr=0.2, weight_decay=1e-4, momentum=0, unit_grad_sq=1e-3), 4)
     1.0
     """
-    check_optimizer(optimizer)
-    if optimizer == "muon":
+    rule = rule_of(optimizer)
+    if rule.norm is None:
         raise ArgumentError("optimizer", "one with a known equilibrium norm", optimizer, "measure the norm")
     _positive("lr", lr)
     _positive("weight_decay", weight_decay)
-    x = lr * weight_decay
-    if optimizer in COUPLED:
-        if unit_grad_sq is None:
-            raise ArgumentError("unit_grad_sq", "given for " + optimizer, None, "measure E‖g‖²‖w‖²")
-        energy = _positive("unit_grad_sq", unit_grad_sq) * lr / weight_decay
-        if optimizer == "sgd":
-            return float((energy / ((1 - momentum) * (2 - x / (1 + momentum)))) ** 0.25)
-        spread = (1 + 2 * momentum) * x
-        grown = (1 + momentum) + momentum * spread
-        shrunk = (1 - momentum + momentum * x) * (2 * (1 + momentum) - spread)
-        return float((energy * grown / shrunk) ** 0.25)
-    if parameters is None:
+    if rule.coupled and unit_grad_sq is None:
+        raise ArgumentError("unit_grad_sq", "given for " + optimizer, None, "measure E‖g‖²‖w‖²")
+    if not rule.coupled and parameters is None:
         raise ArgumentError("parameters", "given for " + optimizer, None, "count the weight's elements")
-    size = lr / weight_decay * _positive("parameters", parameters)
-    if optimizer == "adamw":
-        return math.sqrt(size / 2)
-    beta2 = DEFAULT_BETA2["lion"] if beta2 is None else beta2
-    return math.sqrt(size * lion_persistence(x, momentum, beta2) / (2 - x))
+    energy = _positive("unit_grad_sq", unit_grad_sq) if rule.coupled else _positive("parameters", parameters)
+    factor = rule.norm(lr * weight_decay, momentum, check_beta2(optimizer, beta2))
+    return float((factor * energy * lr / weight_decay) ** (1 / rule.norm_power))
 
 
 def norm_power(optimizer: str) -> int:
     """The power of ‖w‖ that relaxes exponentially and is proportional to η at equilibrium: 4 coupled, 2 decoupled."""
-    return 4 if check_optimizer(optimizer) in COUPLED else 2
+    return rule_of(optimizer).norm_power
 
 
 def approach_rate(optimizer: str, *, lr: float, weight_decay: float, momentum: float) -> float:
@@ -200,7 +183,7 @@ def _wait(distance: float, rate: float, within: float) -> float:
     return max(0.0, math.log(distance / (2 * within)) / rate) if distance > 0 else 0.0
 
 
-def _positive(name: str, value: float) -> float:
+def _positive(name: str, value: float | None) -> float:
     return check_number(name, value, low=0, low_open=True, cure="equilibrium needs a positive value")
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from isogon.errors import ArgumentError, check_choice, check_number, check_whole
-from isogon.theory.motion import Floats
+from isogon.theory.optimizers import Floats
 
 # Norm maps (Wan et al., figures 4 and 5)
 

@@ -5,8 +5,8 @@ pole q. The cosine between its direction now and j steps later is
 
     ρ_j = [ (ρ₁ − q) p^j + (p − ρ₁) q^j ] / (p − q).
 
-Only p, q and ρ₁ depend on the optimizer; `law` knows them. Lag 1 is the angular update of Wan et al. (theorem 3),
-lag N/B that of Yun et al. (equations 18 and 27), and p is the α of Li and Arora (theorem 2.9).
+Only p, q and ρ₁ depend on the optimizer: `theory.optimizers` has an entry for each. Lag 1 is the angular update of Wan
+et al. (theorem 3), lag N/B that of Yun et al. (equations 18 and 27), and p is the α of Li and Arora (theorem 2.9).
 
 1 − ρ_j is as small as 1e-12, so nothing below subtracts a correlation from 1: poles are kept as a = 1 − p, b = 1 − q.
 """
@@ -14,22 +14,13 @@ lag N/B that of Yun et al. (equations 18 and 27), and p is the α of Li and Aror
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from isogon.errors import ArgumentError, check_number
-
-Floats = NDArray[np.float64]
-
-#: optimizers whose weight decay passes through the momentum buffer, like PyTorch's SGD
-COUPLED = ("sgd", "nesterov")
-OPTIMIZERS = ("sgd", "nesterov", "adamw", "lion", "muon")
-#: β₂ where the caller gives none: PyTorch's AdamW, and Lion's paper
-DEFAULT_BETA2 = {"adamw": 0.999, "lion": 0.99}
+from isogon.theory.optimizers import Floats, check_beta2, rule_of
 
 # Up to this lag the recurrence is both exact and quick; beyond it the closed form loses nothing.
 _RECURRENCE_LAGS = 64
@@ -154,14 +145,16 @@ class Motion:
 
 
 @dataclass(frozen=True)
-class LionMotion(Motion):
-    """Lion's motion: the sign of Gaussian noise adds the odd powers of β₂ to the fast pole, kept here exactly."""
+class TabledMotion(Motion):
+    """A motion with more than two poles, such as Lion's: exact from the rule's table, then by the slow pole alone."""
 
-    beta2: float = DEFAULT_BETA2["lion"]
+    beta2: float = 0.0
 
     def _at_whole(self, lags: Floats) -> Floats:
         x = self.lr * self.weight_decay
-        table = np.array(_lion_decorrelations(x, self.momentum, self.beta2))
+        decorrelations = rule_of(self.optimizer).decorrelations
+        assert decorrelations is not None
+        table = np.array(decorrelations(x, self.momentum, self.beta2))
         end = len(table) - 1
         near = table[np.minimum(lags, end).astype(np.int64)]
         # Past the table nothing is alike any more and only the slow pole is left: 1 − f_j = (1 − f_end) p^(j − end).
@@ -196,12 +189,12 @@ def law(
     isogon.errors.ArgumentError: optimizer must be one of sgd, nesterov, adamw, lion, muon, got 'adam': Adam divides
     its L2 term by the gradient's own size, so no universal angle exists; decouple the decay with adamw.
     """
-    check_optimizer(optimizer)
+    rule = rule_of(optimizer)
     eta = check_number("lr", lr, low=0, low_open=True, cure="give the learning rate")
     decay = check_number("weight_decay", weight_decay, low=0, cure="give 0 for no weight decay")
     mu = check_number("momentum", momentum, low=0, high=1, high_open=True, cure="give 0 for none, 0.9 for the usual")
     x = eta * decay
-    limit = stability_limit(optimizer, mu)
+    limit = rule.limit(mu)
     if not x < limit:
         raise ArgumentError(
             "lr · weight_decay",
@@ -210,140 +203,16 @@ def law(
             "lower the weight decay",
         )
     second = check_beta2(optimizer, beta2)
-    slow, fast, first, bound = _LAWS[optimizer](x, mu, second)
-    if optimizer == "lion":
-        return LionMotion(optimizer, eta, decay, mu, slow, fast, first, bound, beta2=second)
-    return Motion(optimizer, eta, decay, mu, slow, fast, first, bound, approximate=optimizer == "muon")
-
-
-def check_optimizer(optimizer: str) -> str:
-    """`optimizer` when its motion has a law; the reason when it has none."""
-    if optimizer in OPTIMIZERS:
-        return optimizer
-    cure = "name the update rule you train with"
-    if optimizer == "adam":
-        cure = (
-            "Adam divides its L2 term by the gradient's own size, so no universal angle exists; "
-            "decouple the decay with adamw"
-        )
-    raise ArgumentError("optimizer", "one of " + ", ".join(OPTIMIZERS), optimizer, cure)
-
-
-def check_beta2(optimizer: str, beta2: float | None) -> float:
-    """β₂ of `optimizer`: the default where None is given, and no value where the optimizer has none."""
-    if optimizer not in DEFAULT_BETA2:
-        if beta2 is not None:
-            raise ArgumentError("beta2", f"left out for {optimizer}", beta2, "only adamw and lion have a beta2")
-        return 0.0
-    if beta2 is None:
-        return DEFAULT_BETA2[optimizer]
-    # Lion's law sums about 40/(1 − β₂) terms.
-    high = 0.9999 if optimizer == "lion" else 1.0
-    return check_number(
-        "beta2", beta2, low=0, high=high, high_open=True, cure=f"the usual is {DEFAULT_BETA2[optimizer]}"
-    )
-
-
-def stability_limit(optimizer: str, momentum: float) -> float:
-    """The ηλ from which on the decay alone makes the weights grow: a pole reaches −1."""
-    if optimizer == "sgd":
-        return 2 * (1 + momentum)
-    if optimizer == "nesterov":
-        return 2 * (1 + momentum) / (1 + 2 * momentum)
-    return 2.0
+    slow, fast, first, bound = rule.poles(x, mu, second)
+    if rule.decorrelations is not None:
+        return TabledMotion(optimizer, eta, decay, mu, slow, fast, first, bound, rule.approximate, beta2=second)
+    return Motion(optimizer, eta, decay, mu, slow, fast, first, bound, rule.approximate)
 
 
 def tuning_rate(optimizer: str, lr: float, weight_decay: float, momentum: float) -> float:
     """x', the share of the direction forgotten each step to first order: ηλ/(1−μ) coupled, ηλ decoupled."""
     rate = lr * weight_decay
-    return rate / (1 - momentum) if optimizer in COUPLED else rate
-
-
-# A law: (x, μ, β₂) → (a, b, 1 − ρ₁, bound).
-_Law = Callable[[float, float, float], tuple[complex, complex, float, float]]
-
-
-def _heavy_ball(x: float, mu: float, _beta2: float) -> tuple[complex, complex, float, float]:
-    root = math.sqrt(mu)
-    bound = ((1 - mu) / (1 + root)) ** 2
-    slow, fast = _split(x, (1 - mu) + x, (bound - x) * ((1 + root) ** 2 - x))
-    return slow, fast, x / (1 + mu), bound
-
-
-def _nesterov(x: float, mu: float, _beta2: float) -> tuple[complex, complex, float, float]:
-    bound = ((1 - mu) / (1 + mu)) ** 2
-    discriminant = (1 - x) * ((1 - mu) ** 2 - (1 + mu) ** 2 * x)
-    slow, fast = _split(x, (1 - mu) + (1 + mu) * x, discriminant)
-    spread = mu * (1 + 2 * mu) * x
-    first = x * (1 + 2 * mu - 2 * mu**3 + (1 + mu) * spread) / ((1 + mu) + spread)
-    return slow, fast, first, bound
-
-
-def _adamw(x: float, beta1: float, _beta2: float) -> tuple[complex, complex, float, float]:
-    slow, fast = sorted((x, 1 - beta1))
-    return slow, fast, slow * fast / (1 + (1 - slow) * (1 - fast)), math.inf
-
-
-def _lion(x: float, beta1: float, beta2: float) -> tuple[complex, complex, float, float]:
-    slow, fast = sorted((x, 1 - beta2))
-    return slow, fast, _lion_decorrelations(x, beta1, beta2)[1], math.inf
-
-
-def _muon(x: float, mu: float, _beta2: float) -> tuple[complex, complex, float, float]:
-    slow, fast = sorted((x, 1 - mu))
-    return slow, fast, x * (1 - mu) * (1 + 2 * mu - 2 * mu**3) / (1 + mu), math.inf
-
-
-_LAWS: dict[str, _Law] = {
-    "sgd": _heavy_ball,
-    "nesterov": _nesterov,
-    "adamw": _adamw,
-    "lion": _lion,
-    "muon": _muon,
-}
-
-
-def lion_persistence(x: float, beta1: float, beta2: float) -> float:
-    """S = 1 + (4/π) Σ_{j≥1} arcsin(r_j) (1−x)^j: how far Lion's sign updates, alike from step to step, add up."""
-    alike = _sign_correlations(beta1, beta2)
-    return 1 + 2 * float(np.sum(alike * (1 - x) ** np.arange(1, len(alike) + 1.0)))
-
-
-@lru_cache(maxsize=512)
-def _lion_decorrelations(x: float, beta1: float, beta2: float) -> list[float]:
-    """f_j = 1 − ρ_j for j = 0, 1, … up to where the sign updates are no longer alike.
-
-    f_j = f_{j−1} + x (1 − f_{j−1}) − (2x−x²) T_j/S with T_j = Σ_{m≥0} (1−x)^m A_{j+m}; 1 − ρ₁ = x (1 − x T₁)/S.
-    """
-    drive, drives = 0.0, []
-    for alike in reversed(_sign_correlations(beta1, beta2).tolist()):
-        drive = alike + (1 - x) * drive
-        drives.append(drive)
-    pull = (2 * x - x * x) / (1 + 2 * (1 - x) * drive)
-    f = [0.0]
-    for drive in reversed(drives):
-        f.append(f[-1] + x * (1 - f[-1]) - pull * drive)
-    return f
-
-
-def _sign_correlations(beta1: float, beta2: float) -> Floats:
-    """A_j = (2/π) arcsin r_j, the correlation of two sign updates j = 1, 2, … steps apart, until it is nil.
-
-    r_j = β₂^(j−1) β₁(1−β₂)[(1−β₁) + β₁β₂/(1+β₂)]/K², K² = (1−β₁)² + β₁²(1−β₂)/(1+β₂), is that of their arguments.
-    """
-    variance = (1 - beta1) ** 2 + beta1**2 * (1 - beta2) / (1 + beta2)
-    first = beta1 * (1 - beta2) * ((1 - beta1) + beta1 * beta2 / (1 + beta2)) / variance
-    count = 1 if beta2 == 0 else max(1, math.ceil(math.log(1e-17) / math.log(beta2)))
-    return np.asarray(2 / math.pi * np.arcsin(first * beta2 ** np.arange(count)))
-
-
-def _split(x: float, total: float, discriminant: float) -> tuple[complex, complex]:
-    """(a, b) with a + b = `total` and ab = x: b from the quadratic, a = x/b without cancellation."""
-    if discriminant < 0:
-        half = complex(total, math.sqrt(-discriminant)) / 2
-        return half.conjugate(), half
-    fast = (total + math.sqrt(discriminant)) / 2
-    return x / fast, fast
+    return rate / (1 - momentum) if rule_of(optimizer).coupled else rate
 
 
 def _log_abs_one_minus(z: complex) -> float:

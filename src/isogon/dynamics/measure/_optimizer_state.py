@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from isogon.errors import ArgumentError
-from isogon.recipe import kind_of_optimizer
+from isogon.recipe import kind_of_optimizer, read_group
 
 _BUFFER = itemgetter("momentum_buffer")
 
@@ -19,7 +19,7 @@ _BUFFER = itemgetter("momentum_buffer")
 class Settings:
     """One parameter group's settings at one step, read without waiting for the device.
 
-    `kind` is a name of `theory.motion.OPTIMIZERS`, or None where no law is known.
+    `kind` is a name of `theory.RULES`, or None where no law is known.
     """
 
     kind: str | None
@@ -54,17 +54,16 @@ def held_group(group: Mapping[str, Any]) -> dict[str, Any]:
 
 def group_settings(kind: str | None, group: Mapping[str, Any]) -> Settings:
     """The settings of a `held_group` of an optimizer of this `kind`."""
-    betas = group.get("betas", (group.get("momentum", 0.0), None))
-    lr = group.get("lr", float("nan"))
-    has_beta2 = kind in ("adamw", "lion") and len(betas) > 1 and betas[1] is not None
+    read = read_group(kind, group)
+    on_device = isinstance(read.lr, torch.Tensor) and read.lr.device.type != "cpu"
     return Settings(
-        kind="nesterov" if kind == "sgd" and group.get("nesterov") else kind,
-        lr=lr if isinstance(lr, torch.Tensor) and lr.device.type != "cpu" else float(lr),
-        weight_decay=float(group.get("weight_decay", 0.0)),
-        momentum=float(betas[0]),
-        beta2=float(betas[1]) if has_beta2 else None,
-        dampening=float(group.get("dampening", 0.0)),
-        maximize=bool(group.get("maximize", False)),
+        kind=read.optimizer,
+        lr=read.lr if on_device else float(read.lr),
+        weight_decay=read.weight_decay,
+        momentum=read.momentum,
+        beta2=read.beta2,
+        dampening=read.dampening,
+        maximize=read.maximize,
     )
 
 

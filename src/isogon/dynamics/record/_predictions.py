@@ -8,7 +8,7 @@ from functools import lru_cache
 
 from isogon.dynamics.measure import Settings
 from isogon.errors import ArgumentError
-from isogon.theory import COUPLED, equilibrium_norm, law, norm_power, tuning_rate
+from isogon.theory import equilibrium_norm, law, norm_power, rule_of, tuning_rate
 
 
 @dataclass(frozen=True)
@@ -43,14 +43,14 @@ def prediction(settings: Settings, steps_per_epoch: float) -> Prediction | None:
 def norm_factor(settings: Settings) -> float:
     """c in the equilibrium norm: ‖w‖ = c·L^(1/4), L = E h̃, for coupled decay, else c·√(parameters); NaN if unknown."""
     kind = settings.kind
-    if kind is None or kind == "muon":
+    if kind is None or rule_of(kind).norm is None:
         return math.nan
     return equilibrium_norm(
         kind,
         lr=_lr(settings),
         weight_decay=settings.weight_decay,
         momentum=settings.momentum,
-        unit_grad_sq=1.0 if kind in COUPLED else None,
+        unit_grad_sq=1.0 if rule_of(kind).coupled else None,
         parameters=1,
         beta2=settings.beta2,
     )

@@ -8,6 +8,7 @@ from isogon.lab.run._config import NET_OPTIONS, Config
 from isogon.lab.run._evaluation import evaluate
 from isogon.lab.run._k_step_angles import column_of
 from isogon.lab.run._networks import check_names, try_out
+from isogon.lab.run._optimizers import TRAINED
 from isogon.lab.run._run import CHECKPOINT, RESULT, STOP, Run
 from isogon.lab.run._schedule_names import phases_name, schedule_of
 from isogon.lab.run._train import default_device, run_folder, train
@@ -18,6 +19,7 @@ __all__ = [
     "NET_OPTIONS",
     "RESULT",
     "STOP",
+    "TRAINED",
     "Augmentation",
     "Config",
     "FolderLock",

@@ -12,13 +12,13 @@ from typing import Any, Literal, Self, get_args
 
 from isogon.errors import ArgumentError, check_choice, check_whole
 from isogon.lab.run._augment import from_name
+from isogon.lab.run._optimizers import TRAINED
 from isogon.lab.run._schedule_names import schedule_of
 from isogon.nets import Scheme
 from isogon.recipe import Recipe
 
 Precision = Literal["float32", "bfloat16", "float64"]
 PRECISIONS: tuple[Precision, ...] = ("float32", "bfloat16", "float64")
-OPTIMIZERS = ("sgd", "nesterov", "adamw")
 #: Yun's protocol: 300 epochs whatever the data size
 EPOCHS = 300
 #: Yun's network: γ and β trained, the classifier frozen, ghost batches of 64
@@ -93,7 +93,7 @@ class Config:
     def __post_init__(self) -> None:
         if not isinstance(self.recipe, Recipe):
             raise ArgumentError("recipe", "an isogon.Recipe", self.recipe, "make one with Recipe(lr=…, …)")
-        check_choice("recipe.optimizer", self.recipe.optimizer, OPTIMIZERS, cure="the lab trains with these")
+        check_choice("recipe.optimizer", self.recipe.optimizer, TRAINED, cure="the lab trains with these")
         check_choice("precision", self.precision, PRECISIONS)
         check_choice("last_batch", self.last_batch, ("drop", "keep"))
         check_choice("initialisation", self.initialisation, ("default", *get_args(Scheme)))

@@ -31,6 +31,7 @@ from isogon.lab.run._divergence import is_stuck
 from isogon.lab.run._evaluation import evaluate, predict_classes
 from isogon.lab.run._k_step_angles import Turns
 from isogon.lab.run._networks import build, draws_random_numbers, scale_map_of, shape_of
+from isogon.lab.run._optimizers import make_optimizer
 from isogon.lab.run._run import CHECKPOINT, CONFIG, PREDICTIONS, RESULT, SNAPSHOT, STOP, WEIGHTS, Run
 from isogon.lab.run._schedule_names import schedule_of
 from isogon.optim import Exponential, drive, split_groups
@@ -92,10 +93,10 @@ class Trial:
             if scale_map is None:
                 rule = "ordinary for a network of which isogon.check cannot tell the invariant weights"
                 raise ArgumentError("schedule", rule, config.schedule, "write step, say")
-            self.optimizer = _optimizer(config, split_groups(self.model, scale_map))
+            self.optimizer = make_optimizer(split_groups(self.model, scale_map), config.recipe)
             self.driver = drive(self.optimizer, schedule, model=self.model, scale_map=scale_map)
         else:
-            self.optimizer = _optimizer(config, [p for p in self.model.parameters() if p.requires_grad])
+            self.optimizer = make_optimizer([p for p in self.model.parameters() if p.requires_grad], config.recipe)
             self.driver = drive(self.optimizer, schedule)
         self._turns = Turns(self.model, config.turns)
         # Held from here on; what fails before leaves the folder free for the next try.
@@ -348,15 +349,6 @@ class Trial:
             if not whole:
                 return None
         return state
-
-
-def _optimizer(config: Config, parameters: Any) -> torch.optim.Optimizer:
-    r = config.recipe
-    if r.optimizer == "adamw":
-        betas = (r.momentum, 0.999 if r.beta2 is None else r.beta2)
-        return torch.optim.AdamW(parameters, lr=r.lr, betas=betas, weight_decay=r.weight_decay)
-    nesterov = r.optimizer == "nesterov"
-    return torch.optim.SGD(parameters, lr=r.lr, momentum=r.momentum, weight_decay=r.weight_decay, nesterov=nesterov)
 
 
 def _load(config: Config) -> Dataset:

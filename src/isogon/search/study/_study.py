@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import hashlib
 import json
 import os
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, get_type_hints
 
 from isogon.errors import ArgumentError, IsogonError, MissingExtraError, printable
 from isogon.files import read_toml
-from isogon.lab import NET_OPTIONS, Config, Engine, RaySettings
+from isogon.lab import TRAINED, Config, Engine, RaySettings
 from isogon.recipe import Recipe
 from isogon.search.fit import default_grid
 
 try:
-    from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+    from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, field_validator, model_validator
+    from pydantic_core import PydanticCustomError
 except ImportError as error:  # pragma: no cover - exercised in a subprocess
     raise MissingExtraError("pydantic", extra="search", purpose="to read study files") from error
 
@@ -47,7 +49,7 @@ class _Table(BaseModel):
 class RecipeTable(_Table):
     """The full run, as the fields of `isogon.Recipe`; the unknown is "?"."""
 
-    optimizer: Literal["sgd", "nesterov", "adamw"] = "sgd"
+    optimizer: str = "sgd"
     lr: float | Literal["?"]
     weight_decay: float | Literal["?"]
     momentum: float = 0.9
@@ -55,6 +57,13 @@ class RecipeTable(_Table):
     batch_size: int
     samples: int
     epochs: int
+
+    @field_validator("optimizer")
+    @classmethod
+    def _trained(cls, name: str) -> str:
+        if name not in TRAINED:
+            raise PydanticCustomError("choice", "one of " + ", ".join(TRAINED))
+        return name
 
     @model_validator(mode="after")
     def _one_unknown(self) -> Self:
@@ -74,7 +83,48 @@ class RecipeTable(_Table):
         return Recipe(**{**fields, self.unknown: tuning_factor / Recipe(**fields).tuning_factor})
 
 
-class TaskTable(_Table):
+# Fields of `lab.Config` that the search sets itself, or that a trial has no use for.
+_NOT_OF_A_TASK = {"recipe", "seed", "snapshot_every", "turns", "save_predictions", "save_weights"}
+# Where a task differs from a config: there may be an objective instead of data, and trials are measured less often.
+_OTHER_DEFAULTS: dict[str, Any] = {"data": (str | None, None), "monitor_every": (int, 50)}
+# Keys of 0.1; later ones count in a study's fingerprint only where they change something.
+_KEYS_OF_0_1 = {
+    "objective",
+    "net",
+    "net_options",
+    "data",
+    "data_root",
+    "augmentation",
+    "schedule",
+    "precision",
+    "last_batch",
+    "monitor_every",
+}
+
+
+def _lab_fields() -> dict[str, Any]:
+    """The fields of `lab.Config` as a study may set them, each with its type and default."""
+    types = get_type_hints(Config)
+    found: dict[str, Any] = {}
+    for field in dataclasses.fields(Config):
+        if field.name not in _NOT_OF_A_TASK:
+            made = field.default_factory
+            default = Field(default_factory=made) if made is not dataclasses.MISSING else field.default
+            found[field.name] = types[field.name], default
+    return found | _OTHER_DEFAULTS
+
+
+if TYPE_CHECKING:
+
+    class _LabTask(_Table):
+        data: str | None
+        schedule: str
+
+else:
+    _LabTask = create_model("_LabTask", __base__=_Table, **_lab_fields())
+
+
+class TaskTable(_LabTask):
     """What to train: an isogon lab task (the fields of `lab.Config`), or the user's own `objective`.
 
     The search looks for the best `metric`. A loss is minimized and an accuracy maximized; other names need `direction`.
@@ -83,15 +133,6 @@ class TaskTable(_Table):
     objective: str | None = None
     metric: str = Field(default="accuracy", min_length=1, max_length=40)
     direction: Direction = "maximize"
-    net: str = "resnet18"
-    net_options: dict[str, Any] = Field(default_factory=lambda: dict(NET_OPTIONS))
-    data: str | None = None
-    data_root: str | None = None
-    augmentation: str = "crop-flip"
-    schedule: str = "step"
-    precision: Literal["float32", "bfloat16", "float64"] = "float32"
-    last_batch: Literal["drop", "keep"] = "drop"
-    monitor_every: int = 50
 
     @model_validator(mode="before")
     @classmethod
@@ -278,6 +319,10 @@ class Study(_Table):
         # Keys that came later do not count where they change nothing: isogon 0.1 maximized whatever it was given.
         if self.task.direction == "maximize" and (self.task.objective is not None or self.task.metric == "accuracy"):
             del content["task"]["metric"], content["task"]["direction"]
+        task = content["task"]
+        for name, field in TaskTable.model_fields.items():
+            if name in task and name not in _KEYS_OF_0_1 | {"metric", "direction"} and task[name] == field.default:
+                del task[name]
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 

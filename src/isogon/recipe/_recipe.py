@@ -11,7 +11,8 @@ from typing import Any, Self
 
 from isogon.errors import ArgumentError, UnsolvableError, check_choice, check_number, check_whole
 from isogon.files import read_toml, write_whole
-from isogon.theory import COUPLED, Motion, check_beta2, check_optimizer, law, steps_to_equilibrium, tuning_rate
+from isogon.recipe._torch_groups import kind_of_optimizer, read_group, starting_group
+from isogon.theory import Motion, check_beta2, check_optimizer, law, rule_of, steps_to_equilibrium, tuning_rate
 
 #: what `transfer` can solve for
 SOLVABLE = ("weight_decay", "lr", "batch_size", "momentum")
@@ -152,22 +153,18 @@ class Recipe:
         is meant. A learning rate that a scheduler drives is taken at its base, `initial_lr`; under OneCycleLR at its
         peak, with the momentum that goes with it.
         """
-        kind = kind_of_optimizer(optimizer)
-        settings = _group_settings(optimizer.param_groups, group)
-        if settings.get("dampening"):
+        chosen = starting_group(optimizer.param_groups, group)
+        settings = read_group(kind_of_optimizer(optimizer), chosen)
+        if settings.dampening:
             raise ArgumentError(
-                "dampening", "0", settings["dampening"], "multiply lr by 1 − dampening and set dampening to 0"
+                "dampening", "0", settings.dampening, "multiply lr by 1 − dampening and set dampening to 0"
             )
-        if kind == "sgd" and settings.get("nesterov"):
-            kind = "nesterov"
-        betas = settings.get("betas", (settings.get("momentum", 0.0), None))
-        one_cycle = "max_lr" in settings and "base_momentum" in settings
         return cls(
-            optimizer=kind,
-            lr=float(settings["lr"]),
-            weight_decay=float(settings["weight_decay"]),
-            momentum=float(settings["base_momentum"] if one_cycle else betas[0]),
-            beta2=None if betas[1] is None else float(betas[1]),
+            optimizer=str(settings.optimizer),
+            lr=float(settings.lr),
+            weight_decay=settings.weight_decay,
+            momentum=settings.momentum,
+            beta2=settings.beta2,
             batch_size=batch_size,
             samples=samples,
             epochs=epochs,
@@ -232,7 +229,7 @@ def _solve(recipe: Recipe, solve: str, factor: float) -> tuple[float, list[str]]
         return rounded, [
             f"The batch size is rounded from {exact:.6g} to {rounded}: the tuning factor is {kept:.4g} of what it was."
         ]
-    if recipe.optimizer not in COUPLED:
+    if not rule_of(recipe.optimizer).coupled:
         raise _unsolvable(solve, f"{recipe.optimizer}'s tuning factor has no momentum in it", "solve for another")
     value = 1 - recipe.steps_per_epoch * recipe.intrinsic_lr / factor
     if not 0 <= value < 1:
@@ -268,13 +265,12 @@ def _warnings(recipe: Recipe) -> list[str]:
                 f"{_FIRST_NORM_OFF:g} equilibrium takes about {wait:.3g} epochs and the run has {recipe.epochs:g}, so "
                 "the angles of equilibrium are not reached."
             )
-    if recipe.optimizer in COUPLED and recipe.momentum == 0 and recipe.batch_size > _PLAIN_SGD_BATCH:
+    if rule_of(recipe.optimizer).coupled and recipe.momentum == 0 and recipe.batch_size > _PLAIN_SGD_BATCH:
         found.append(
             f"Plain SGD with batch size {recipe.batch_size}: above {_PLAIN_SGD_BATCH} the rule is known to miss "
             "without momentum (Yun et al., table 4)."
         )
-    # Lion's buffer is an average with β₂.
-    kept = check_beta2("lion", recipe.beta2) if recipe.optimizer == "lion" else recipe.momentum
+    kept = rule_of(recipe.optimizer).memory(recipe.momentum, recipe.beta2)
     if steps < 1 / (1 - kept):
         found.append(
             f"An epoch has {steps:.3g} steps, fewer than the {1 / (1 - kept):.3g} that momentum {kept:g} "
@@ -300,48 +296,3 @@ def _warnings(recipe: Recipe) -> list[str]:
             "2 %, and step angles depend on the weights' shape by up to 20 %."
         )
     return found
-
-
-def kind_of_optimizer(optimizer: Any) -> str:
-    """isogon's name for an optimizer object, by the names of its classes, so that torch need not be imported."""
-    names = [base.__name__.lower() for base in type(optimizer).__mro__]
-    for name in names:
-        if name in ("sgd", "adamw", "lion", "muon"):
-            return name
-        if name == "adam" and optimizer.param_groups[0].get("decoupled_weight_decay"):
-            return "adamw"
-        if name == "adam":
-            return check_optimizer("adam")
-    raise ArgumentError(
-        "optimizer", "an SGD, AdamW, Lion or Muon", type(optimizer).__name__, "write the Recipe by hand"
-    )
-
-
-def _as_it_began(settings: dict[str, Any]) -> dict[str, Any]:
-    """A group's settings with the rates that a scheduler started from, or will rise to."""
-    lr = settings.get("max_lr", settings.get("initial_lr", settings.get("lr")))
-    return {
-        **settings,
-        "lr": lr,
-        "weight_decay": settings.get("initial_weight_decay", settings.get("weight_decay", 0.0)),
-    }
-
-
-def _group_settings(groups: list[dict[str, Any]], group: int | None) -> dict[str, Any]:
-    groups = [_as_it_began(settings) for settings in groups]
-    if group is not None:
-        if not 0 <= group < len(groups):
-            raise ArgumentError("group", f"from 0 to {len(groups) - 1}", group, "count the parameter groups from 0")
-        return groups[group]
-    decayed = [settings for settings in groups if float(settings.get("weight_decay", 0.0)) > 0] or groups
-    keys = ("lr", "weight_decay", "momentum", "betas", "nesterov", "dampening")
-    for key in keys:
-        values = [settings.get(key) for settings in decayed]
-        if any(value != values[0] for value in values):
-            raise ArgumentError(
-                "optimizer",
-                f"alike in {key} across the groups with weight decay",
-                values,
-                "name one with group=",
-            )
-    return decayed[0]
