@@ -17,6 +17,7 @@ import torch
 import triton
 import triton.language as tl
 
+from isogon.dynamics.measure._sum_names import EPOCH_ROWS, StepSum
 from isogon.dynamics.measure._sums import ListCopies, Optional, Tensors, chunk_places
 
 # Elements that one program adds up, and its warps: few for a thread, so that registers leave room for several programs
@@ -25,6 +26,11 @@ _CHUNK, _WARPS = 1024, 4
 _TYPES = {torch.float64: tl.float64, torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
 # Measurements for which zeros are made at once.
 _ZEROS = 32
+# Rows of the sums, as constants that Triton compiles in.
+_WEIGHT_SQ, _GRAD_SQ = tl.constexpr(int(StepSum.WEIGHT_SQ)), tl.constexpr(int(StepSum.GRAD_SQ))
+_WEIGHT_DOT_GRAD = tl.constexpr(int(StepSum.WEIGHT_DOT_GRAD))
+_BUFFER_DOT_GRAD = tl.constexpr(int(StepSum.BUFFER_DOT_GRAD))
+_CHANGE_SQ, _CHANGE_DOT_AFTER = tl.constexpr(int(StepSum.CHANGE_SQ)), tl.constexpr(int(StepSum.CHANGE_DOT_AFTER))
 
 # A table of addresses has three rows: weights, momentum buffers, copy. `places` has for each chunk its tensor, where in
 # that it starts, and the tensor's length.
@@ -47,7 +53,7 @@ def _before(
     TENSORS: tl.constexpr,
     CHUNK: tl.constexpr,
 ):
-    """Of one chunk, add w², g², wg and vg to the rows 0, 1, 3, 4 of `out`, and put the weights w in g's place."""
+    """Of one chunk, add w², g², wg and vg to their rows of `out`, and put the weights w in g's place."""
     chunk = tl.program_id(0)
     tensor = tl.load(places + 3 * chunk)
     offsets = tl.load(places + 3 * chunk + 1) + tl.arange(0, CHUNK)
@@ -58,10 +64,10 @@ def _before(
     v = _values(tl.load(addresses + TENSORS + tensor), offsets, length, KIND).to(WIDE)
     tl.store(copy.to(tl.pointer_type(KIND)) + offsets, kept, mask=offsets < length)
     w = kept.to(WIDE)
-    tl.atomic_add(out + tensor, tl.sum(w * w, 0).to(tl.float64))
-    tl.atomic_add(out + TENSORS + tensor, tl.sum(g * g, 0).to(tl.float64))
-    tl.atomic_add(out + 3 * TENSORS + tensor, tl.sum(w * g, 0).to(tl.float64))
-    tl.atomic_add(out + 4 * TENSORS + tensor, tl.sum(v * g, 0).to(tl.float64))
+    tl.atomic_add(out + _WEIGHT_SQ * TENSORS + tensor, tl.sum(w * w, 0).to(tl.float64))
+    tl.atomic_add(out + _GRAD_SQ * TENSORS + tensor, tl.sum(g * g, 0).to(tl.float64))
+    tl.atomic_add(out + _WEIGHT_DOT_GRAD * TENSORS + tensor, tl.sum(w * g, 0).to(tl.float64))
+    tl.atomic_add(out + _BUFFER_DOT_GRAD * TENSORS + tensor, tl.sum(v * g, 0).to(tl.float64))
 
 
 @triton.jit
@@ -75,17 +81,17 @@ def _after(
     CHUNK: tl.constexpr,
     EPOCH: tl.constexpr,
 ):
-    """Of one chunk, a the copy and b the weights, add (a − b)² and (a − b)b to the rows 2, 5, and at EPOCH b² to 0."""
+    """Of one chunk, a the copy and b the weights, add (a − b)² and (a − b)b to their rows, at EPOCH b² to a²'s."""
     chunk = tl.program_id(0)
     tensor = tl.load(places + 3 * chunk)
     offsets = tl.load(places + 3 * chunk + 1) + tl.arange(0, CHUNK)
     length = tl.load(places + 3 * chunk + 2)
     b = _values(tl.load(addresses + tensor), offsets, length, KIND).to(WIDE)
     change = _values(tl.load(addresses + 2 * TENSORS + tensor), offsets, length, KIND).to(WIDE) - b
-    tl.atomic_add(out + 2 * TENSORS + tensor, tl.sum(change * change, 0).to(tl.float64))
-    tl.atomic_add(out + 5 * TENSORS + tensor, tl.sum(change * b, 0).to(tl.float64))
+    tl.atomic_add(out + _CHANGE_SQ * TENSORS + tensor, tl.sum(change * change, 0).to(tl.float64))
+    tl.atomic_add(out + _CHANGE_DOT_AFTER * TENSORS + tensor, tl.sum(change * b, 0).to(tl.float64))
     if EPOCH:
-        tl.atomic_add(out + tensor, tl.sum(b * b, 0).to(tl.float64))
+        tl.atomic_add(out + _WEIGHT_SQ * TENSORS + tensor, tl.sum(b * b, 0).to(tl.float64))
 
 
 #: a copy of the weights, the sums of the step under way, and the addresses of weights and copy
@@ -162,7 +168,7 @@ class FusedSums(ListCopies):
     def epoch(self, copy: Tensors) -> torch.Tensor:
         sums = self._sums()
         self._launch(self._sum_epoch, self._table(self._none, copy), self._places, sums)
-        return sums[[0, 2, 5]]
+        return sums[list(EPOCH_ROWS)]
 
     def _launch(self, kernel: _Launch, *tensors: torch.Tensor) -> None:
         if torch.cuda.current_device() == self._device.index:
@@ -174,7 +180,7 @@ class FusedSums(ListCopies):
     def _sums(self) -> torch.Tensor:
         """Zeros for one measurement."""
         if not self._zeros:
-            block = torch.zeros(_ZEROS, 6, len(self._parameters), dtype=torch.float64, device=self._device)
+            block = torch.zeros(_ZEROS, len(StepSum), len(self._parameters), dtype=torch.float64, device=self._device)
             self._zeros = list(block.unbind())
         return self._zeros.pop()
 

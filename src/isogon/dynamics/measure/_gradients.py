@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from isogon.dynamics.measure._optimizer_state import Settings
+from isogon.dynamics.measure._sum_names import GRADIENT_POWER
 from isogon.theory import COUPLED
 
 _GRAD, _IS_SPARSE = attrgetter("grad"), attrgetter("is_sparse")
@@ -33,8 +34,8 @@ def unscale_(table: torch.Tensor, scale: torch.Tensor) -> None:
     A fused optimizer takes it out of the gradients in its own kernel, after they were measured.
     """
     inverse = scale.double().reciprocal().reshape(())
-    table[1] *= inverse**2
-    table[3:5] *= inverse
+    for row, power in GRADIENT_POWER.items():
+        table[row] *= inverse**power
 
 
 def buffer_factor(settings: Settings) -> float:

@@ -10,12 +10,13 @@ from numpy.typing import NDArray
 
 from isogon.dynamics.measure._gradients import buffer_factor
 from isogon.dynamics.measure._optimizer_state import Settings
+from isogon.dynamics.measure._sum_names import EpochSum, StepSum
 from isogon.dynamics.measure._watch import Taken
 from isogon.theory import Floats
 
-# Names of the rows of `sums.Sums.step` and `epoch`.
-_STEP_ROWS = ("weight_sq", "grad_sq", "change_sq", "weight_dot_grad", "buffer_dot_grad", "change_dot_after")
-_EPOCH_ROWS = ("epoch_weight_sq", "epoch_change_sq", "epoch_change_dot_after")
+# The sums' names as a chunk has them, in the order of their rows.
+_STEP_ROWS = tuple(row.name.lower() for row in StepSum)
+_EPOCH_ROWS = tuple(f"epoch_{row.name.lower()}" for row in EpochSum)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,8 @@ from typing import Any, Protocol
 
 import torch
 
+from isogon.dynamics.measure._sum_names import EPOCH_ROWS, SQUARES, EpochSum, StepSum
+
 Tensors = Sequence[torch.Tensor]
 #: one entry a parameter; None adds nothing
 Optional = Sequence[torch.Tensor | None]
@@ -42,10 +44,10 @@ class Sums(Protocol):
         """
 
     def step(self, before: Any) -> torch.Tensor:
-        """Rows ‖a‖², ‖g‖², ‖a − b‖², ⟨a, g⟩, ⟨v, g⟩, ⟨a − b, b⟩: a the weights before, used up, b those after it."""
+        """The rows of `StepSum`: a the weights before, used up, b those after it."""
 
     def epoch(self, copy: Any) -> torch.Tensor:
-        """Rows ‖b‖², ‖a − b‖², ⟨a − b, b⟩: a the copy, used up, b the parameters now."""
+        """The rows of `EpochSum`: a the copy, used up, b the parameters now."""
 
 
 def sums_for(parameters: Tensors) -> Sums:
@@ -100,17 +102,31 @@ class PiecewiseSums(ListCopies):
         copy, gradient = before
         weight_sq, grad_sq, weight_dot, buffer_dot = zip(*gradient, strict=True)
         change_sq, change_dot = self._change(copy)
-        return _table(weight_sq, grad_sq, change_sq, weight_dot, buffer_dot, change_dot)
+        rows = {
+            StepSum.WEIGHT_SQ: weight_sq,
+            StepSum.GRAD_SQ: grad_sq,
+            StepSum.CHANGE_SQ: change_sq,
+            StepSum.WEIGHT_DOT_GRAD: weight_dot,
+            StepSum.BUFFER_DOT_GRAD: buffer_dot,
+            StepSum.CHANGE_DOT_AFTER: change_dot,
+        }
+        return _table([rows[row] for row in StepSum])
 
     def epoch(self, copy: Tensors) -> torch.Tensor:
-        return _table([sum(_dot(b, b) for (b,) in _pieces(p)) for p in self._parameters], *self._change(copy))
+        change_sq, change_dot = self._change(copy)
+        rows = {
+            EpochSum.WEIGHT_SQ: [sum(_dot(b, b) for (b,) in _pieces(p)) for p in self._parameters],
+            EpochSum.CHANGE_SQ: change_sq,
+            EpochSum.CHANGE_DOT_AFTER: change_dot,
+        }
+        return _table([rows[row] for row in EpochSum])
 
     def _change(self, copy: Tensors) -> tuple[Sequence[float], Sequence[float]]:
         squares, dots = zip(*(_change_sums(a, b) for a, b in zip(copy, self._parameters, strict=True)), strict=True)
         return squares, dots
 
 
-def _table(*rows: Sequence[float]) -> torch.Tensor:
+def _table(rows: Sequence[Sequence[float]]) -> torch.Tensor:
     return torch.tensor(rows, dtype=torch.float64)
 
 
@@ -176,10 +192,10 @@ class FlatSums:
         self._parameters = list(parameters)
         rows = torch.tensor([-(-p.numel() // _ROW) for p in parameters])
         self._owner = torch.repeat_interleave(torch.arange(len(parameters)), rows).to(parameters[0].device)
-        # Sums over rows, by their names in the order of `step`: squares first, so that one call squares the norms.
-        self._row_sums = torch.zeros(6, len(self._owner), dtype=_wide_type(parameters[0]), device=parameters[0].device)
-        self._squares = self._row_sums[:3]
-        self._each = list(self._row_sums)
+        shape = len(StepSum), len(self._owner)
+        self._row_sums = torch.zeros(shape, dtype=_wide_type(parameters[0]), device=parameters[0].device)
+        self._squares = self._row_sums[: len(SQUARES)]
+        self._each = dict(zip(StepSum, self._row_sums, strict=True))
 
     def copy(self, into: FlatCopy | None = None) -> FlatCopy:
         into = FlatCopy(self._parameters) if into is None else into
@@ -196,14 +212,14 @@ class FlatSums:
         return copy
 
     def before(self, into: FlatCopy | None, gradients: Optional, buffers: Optional) -> FlatCopy:
-        weight_sq, grad_sq, _, weight_dot, buffer_dot, _ = self._each
+        buffer_dot = self._each[StepSum.BUFFER_DOT_GRAD]
         given = self._or_zeros(gradients)
         copy = self.copy(into)
-        _norms(copy, weight_sq)
+        _norms(copy, self._each[StepSum.WEIGHT_SQ])
         torch._foreach_mul_(copy.views, given)
-        _sums(copy, weight_dot)
+        _sums(copy, self._each[StepSum.WEIGHT_DOT_GRAD])
         torch._foreach_copy_(copy.views, given)
-        _norms(copy, grad_sq)
+        _norms(copy, self._each[StepSum.GRAD_SQ])
         if buffers:
             torch._foreach_mul_(copy.views, self._or_zeros(buffers))
             _sums(copy, buffer_dot)
@@ -217,18 +233,17 @@ class FlatSums:
         return self._of_tensors(self._row_sums)
 
     def epoch(self, copy: FlatCopy) -> torch.Tensor:
-        after_sq, _, change_sq, _, _, change_dot = self._each
         self._change(copy)
-        _norms(self.copy(copy), after_sq)
-        return self._of_tensors(torch.stack([after_sq.square(), change_sq.square(), change_dot]))
+        _norms(self.copy(copy), self._each[StepSum.WEIGHT_SQ])
+        rows = [self._each[row].square() if row in SQUARES else self._each[row] for row in EPOCH_ROWS]
+        return self._of_tensors(torch.stack(rows))
 
     def _change(self, copy: FlatCopy) -> None:
-        _, _, change_sq, _, _, change_dot = self._each
         # The difference of close numbers is exact.
         torch._foreach_sub_(copy.views, self._parameters)
-        _norms(copy, change_sq)
+        _norms(copy, self._each[StepSum.CHANGE_SQ])
         torch._foreach_mul_(copy.views, self._parameters)
-        _sums(copy, change_dot)
+        _sums(copy, self._each[StepSum.CHANGE_DOT_AFTER])
 
     def _or_zeros(self, tensors: Optional) -> list[torch.Tensor]:
         return [torch.zeros_like(self._parameters[i]) if t is None else t for i, t in enumerate(tensors)]

@@ -20,6 +20,7 @@ from isogon.dynamics.measure._optimizer_state import (
     held_group,
     optimizer_kind,
 )
+from isogon.dynamics.measure._sum_names import GRADIENT_POWER, EpochSum, StepSum
 from isogon.dynamics.measure._sums import sums_for
 from isogon.errors import IsogonError
 from isogon.theory import Floats
@@ -144,11 +145,11 @@ class Watch:
         self._steps_waiting, self._epochs_waiting = [], []
         numbers = [found.number - bisect_left(self._skipped, found.number) for found in steps]
         flat = torch.cat([found.table for found in steps + epochs]).cpu().numpy() if steps or epochs else np.empty(0)
-        of_steps = flat[: 6 * len(steps)].reshape(len(steps), 6, len(self.names))
+        of_steps = flat[: len(StepSum) * len(steps)].reshape(len(steps), len(StepSum), len(self.names))
         for found, table in zip(steps, of_steps, strict=True):
             if found.without_gradient:
-                table[np.ix_([1, 3, 4], list(found.without_gradient))] = np.nan
-        of_epochs = flat[6 * len(steps) :].reshape(len(epochs), 3, len(self.names))
+                table[np.ix_(list(GRADIENT_POWER), list(found.without_gradient))] = np.nan
+        of_epochs = flat[len(StepSum) * len(steps) :].reshape(len(epochs), len(EpochSum), len(self.names))
         of_ends = [found.number for found in epochs]
         return self._taken(steps, numbers, of_steps), self._taken(epochs, of_ends, of_epochs)
 
