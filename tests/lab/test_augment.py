@@ -11,7 +11,7 @@ import torch
 from torch.nn.functional import interpolate
 
 from isogon.errors import ArgumentError
-from isogon.lab.run._augment import TRIES, NoAugmentation, PadCropFlip, ResizedCrop, from_name, none, normalise
+from isogon.lab.run._augment import TRIES, NoAugmentation, PadCropFlip, ResizedCrop, find_augmentation, none, normalise
 
 EVERY = [none, PadCropFlip(), PadCropFlip(2, flip=False), PadCropFlip(0), ResizedCrop(6), ResizedCrop(12, flip=False)]
 
@@ -195,14 +195,14 @@ def test_channels_last_batches_are_augmented_alike():
     ],
 )
 def test_names(name, meant):
-    assert from_name(name) == meant
-    assert hash(from_name(name)) == hash(meant)
+    assert find_augmentation(name) == meant
+    assert hash(find_augmentation(name)) == hash(meant)
 
 
 @pytest.mark.parametrize("name", ["", "crops", "resized-crop", "resized-crop:", "resized-crop:a", "crop:3", None])
 def test_other_names_are_refused(name):
     with pytest.raises(ArgumentError, match=r"none, crop-flip, crop, flip, resized-crop:SIZE"):
-        from_name(name)
+        find_augmentation(name)
 
 
 @pytest.mark.parametrize(
@@ -215,7 +215,7 @@ def test_other_names_are_refused(name):
         lambda: ResizedCrop(8, scale=(0.5, 1.1)),
         lambda: ResizedCrop(8, scale=(0.9, 0.1)),
         lambda: ResizedCrop(8, ratio=(2.0, 1.0)),
-        lambda: from_name("resized-crop:0"),
+        lambda: find_augmentation("resized-crop:0"),
     ],
 )
 def test_impossible_settings_are_refused(make):
@@ -256,4 +256,4 @@ def test_images_are_tested_in_the_size_of_training():
     whole = torch.nn.functional.interpolate(images.float(), (20, 24), mode="bilinear").round().to(torch.uint8)
     assert torch.equal(larger, whole[:, :, :, 2:22])
     for name in ("none", "crop-flip"):
-        assert from_name(name).at_test(images) is images
+        assert find_augmentation(name).at_test(images) is images

@@ -13,7 +13,7 @@ import torch
 from isogon import Recipe, check
 from isogon.errors import ArgumentError
 from isogon.lab import Config, train
-from isogon.lab.run._augment import PadCropFlip, from_name
+from isogon.lab.run._augment import PadCropFlip, find_augmentation
 from isogon.lab.run._networks import build
 from isogon.nets import GhostBatchNorm2d
 
@@ -24,7 +24,7 @@ def test_the_defaults_are_yuns_protocol(make_config):
     config = Config(recipe=RECIPE)
     assert (config.epochs, config.steps_per_epoch, config.steps) == (300, 390, 117_000)
     assert (config.net, config.data, config.schedule) == ("resnet18", "cifar10", "step")
-    assert isinstance(from_name(config.augmentation), PadCropFlip)
+    assert isinstance(find_augmentation(config.augmentation), PadCropFlip)
     assert not config.replacement
     assert config.last_batch == "drop"
     # The network that these options make, narrow so that it is made in no time.

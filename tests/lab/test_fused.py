@@ -83,12 +83,12 @@ def test_the_norm_with_its_neighbours(dtype, tolerance, shape, ghost, affine, re
 @pytest.mark.parametrize("name", ["crop-flip", "none"])
 def test_batches_are_those_of_the_augmentation(name):
     from isogon.lab.gpu.fused._images import BatchMaker
-    from isogon.lab.run._augment import from_name, normalise
+    from isogon.lab.run._augment import find_augmentation, normalise
 
     torch.manual_seed(0)
     images = torch.randint(0, 256, (40, 3, 9, 11), dtype=torch.uint8, device="cuda")
     labels, order = torch.randint(0, 10, (40,), device="cuda"), torch.randperm(40, device="cuda")
-    augmentation, mean, std = from_name(name), [0.4, 0.5, 0.6], [0.2, 0.3, 0.25]
+    augmentation, mean, std = find_augmentation(name), [0.4, 0.5, 0.6], [0.2, 0.3, 0.25]
     drawn = augmentation.draw(40, torch.Generator().manual_seed(1)).cuda()
     maker = BatchMaker(images, labels, augmentation, mean, std, batch=8, dtype=torch.float32, width=8)
     x, y = maker(order, drawn, torch.tensor([3], device="cuda"))

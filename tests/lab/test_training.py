@@ -396,3 +396,10 @@ def test_rates_and_norms_go_together_where_an_epoch_ends_with_a_rebase(make_conf
     steps = np.abs(np.log(rates.to_numpy()[1:] / rates.to_numpy()[:-1]))
     # A norm that was halved beside a rate that was not yet quartered would be a jump by 4 there and back.
     assert steps[5:].max() < np.log(2.5), rates
+
+
+def test_runs_of_a_few_steps_train(make_config):
+    for schedule in ("step", "texp(step)"):
+        for epochs, samples in ((1, 50), (1, 100), (3, 50)):
+            config = make_config(epochs=epochs, samples=samples, schedule=schedule)
+            assert train(config, device="cpu").status == "finished"

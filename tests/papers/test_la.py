@@ -9,9 +9,9 @@ import pandas as pd
 import pytest
 
 from isogon.lab import train
-from isogon.lab.run._schedule_names import schedule_of
 from isogon.papers.la import _figures as la
 from isogon.papers.reproduction._experiment import SCALES, Options
+from isogon.schedules import from_name
 
 BY_ID = {experiment.id: experiment for experiment in la.EXPERIMENTS}
 FIGURES = [f"la/fig{number}" for number in range(1, 7)]
@@ -179,7 +179,7 @@ def test_the_papers_scale_is_as_printed():
             assert (recipe.lr, recipe.weight_decay, recipe.momentum, recipe.batch_size) == (0.1, 5e-4, 0.9, 128)
             assert recipe.samples == 50_000
     by_row = {one.labels["row"]: one.config for one in BY_ID["la/fig1"].plan(Options("paper"))}
-    exponential = schedule_of(by_row[la.EXPONENTIAL].schedule, recipe, epochs=160, steps_per_epoch=391)
+    exponential = from_name(by_row[la.EXPONENTIAL].schedule, recipe, epochs=160, steps_per_epoch=391)
     assert float(exponential.lr(391) / exponential.lr(0)) == pytest.approx(1.481, abs=5e-4)
 
 
@@ -187,7 +187,7 @@ def test_figure_4_drops_the_rate_and_keeps_its_growth():
     by_row = {one.labels["row"]: one.config for one in BY_ID["la/fig4"].plan(Options("paper"))}
     logs = {}
     for row in (la.EXPONENTIAL, la.DROPPED):
-        schedule = schedule_of(by_row[row].schedule, by_row[row].recipe, epochs=160, steps_per_epoch=391)
+        schedule = from_name(by_row[row].schedule, by_row[row].recipe, epochs=160, steps_per_epoch=391)
         logs[row] = schedule.log_lr(np.array([79, 85, 119, 125]) * 391)
     np.testing.assert_allclose(
         logs[la.DROPPED] - logs[la.EXPONENTIAL], -math.log(10) * np.array([0, 1, 1, 2]), atol=1e-6

@@ -7,7 +7,6 @@ import pandas as pd
 import pytest
 
 from isogon.lab import train
-from isogon.lab.run._schedule_names import schedule_of
 from isogon.papers._printed import other_table
 from isogon.papers.lla import EXPERIMENTS
 from isogon.papers.lla import _averages as lla_averages
@@ -18,6 +17,7 @@ from isogon.papers.lla import _recovery as lla_recovery
 from isogon.papers.lla import _schedules as lla_schedules
 from isogon.papers.lla._judging import rank_correlation
 from isogon.papers.reproduction._experiment import SCALES, Options
+from isogon.schedules import from_name
 
 BY_ID = {experiment.id: experiment for experiment in EXPERIMENTS}
 TRAINED = [one for one in EXPERIMENTS if one.keep is not None]
@@ -28,7 +28,7 @@ def planned(id_, scale="paper", **options):
 
 
 def rates(config, epoch):
-    schedule = schedule_of(config.schedule, config.recipe, epochs=config.epochs, steps_per_epoch=config.steps_per_epoch)
+    schedule = from_name(config.schedule, config.recipe, epochs=config.epochs, steps_per_epoch=config.steps_per_epoch)
     step = round(epoch * config.steps_per_epoch)
     return float(schedule.lr(step)), float(schedule.weight_decay(step))
 

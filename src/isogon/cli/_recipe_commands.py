@@ -97,7 +97,11 @@ def predict(
     epochs: Epochs = None,
     recipe: RecipeFile = None,
     schedule: Annotated[
-        str, typer.Option(help="constant, cosine, or step:150,225/10 (÷10 at the ends of epochs 150 and 225).")
+        str,
+        typer.Option(
+            help="constant, cosine, linear, step, step:150,225/10 (÷ 10 at the ends of epochs 150 and 225), or any "
+            "other name that lab and studies know."
+        ),
     ] = "constant",
     init_norm: Annotated[
         str | None,
@@ -196,34 +200,15 @@ def _changes(items: list[str]) -> dict[str, float]:
 
 
 def _schedule(text: str, recipe: Recipe) -> Schedule:
-    """`constant`, `cosine`, or `step:E1,E2,…/FACTOR` with epochs, as a schedule in steps."""
-    from isogon.schedules import constant, cosine, step_decay
+    """The schedule of this name, as predict can follow it."""
+    from isogon.schedules import Exponential, from_name
 
-    lr, decay, per_epoch = recipe.lr, recipe.weight_decay, recipe.steps_per_epoch
-    if text == "constant":
-        return constant(lr, decay)
-    if text == "cosine":
-        if recipe.epochs is None:
-            raise ArgumentError("--epochs", "given for a cosine", None, "say how long the run is")
-        return cosine(lr, decay, max(1, round(recipe.epochs * per_epoch)))
-    kind, _, rest = text.partition(":")
-    places, _, factor = rest.partition("/")
-    refusal = ArgumentError(
-        "--schedule", "constant, cosine or step:EPOCHS/FACTOR", text, "write step:150,225/10, say, epochs rising"
-    )
-    if kind != "step":
-        raise refusal
-    try:
-        ends = [float(place) for place in places.split(",")]
-        divisor = float(factor) if factor else 10.0
-    except ValueError:
-        raise refusal from None
-    if not all(0 < end < 1e9 for end in ends) or not 0 < divisor < math.inf:
-        raise refusal
-    milestones = [round(end * per_epoch) for end in ends]
-    if any(later <= earlier for earlier, later in zip([0, *milestones], milestones, strict=False)):
-        raise refusal
-    return step_decay(lr, decay, milestones, divisor)
+    steps = recipe.steps_per_epoch
+    schedule = from_name(text, recipe, epochs=recipe.epochs, steps_per_epoch=steps, argument="--schedule")
+    if isinstance(schedule, Exponential):
+        cure = "predict the one inside, which makes the same networks"
+        raise ArgumentError("--schedule", "one with weight decay", text, cure)
+    return schedule
 
 
 def _facts(recipe: Recipe) -> dict[str, Any]:

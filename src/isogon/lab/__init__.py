@@ -22,9 +22,7 @@ from isogon.lab.run import (
     default_device,
     evaluate,
     load_checkpoint,
-    phases_name,
     save_checkpoint,
-    schedule_of,
     train,
     try_out,
 )
@@ -60,11 +58,9 @@ __all__ = [
     "load_checkpoint",
     "naming_a_full_disk",
     "needed_package",
-    "phases_name",
     "pool_for",
     "run_all",
     "save_checkpoint",
-    "schedule_of",
     "train",
     "try_out",
 ]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from isogon.optim._driver import Driver, Exponential, drive
+from isogon.optim._driver import Driver, drive
 from isogon.optim._groups import invariant_names, split_groups
 from isogon.optim._rescale import RescaleOnDecay
 from isogon.optim._scaling import trade_scale
@@ -10,7 +10,6 @@ from isogon.optim._two_phases import TwoPhase, two_phase
 
 __all__ = [
     "Driver",
-    "Exponential",
     "RescaleOnDecay",
     "TwoPhase",
     "drive",

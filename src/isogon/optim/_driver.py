@@ -15,11 +15,9 @@ from torch.optim.lr_scheduler import LRScheduler
 from isogon.errors import ArgumentError, IsogonError
 from isogon.optim._groups import group_names, invariant_groups
 from isogon.optim._scaling import own_rates, rule_for_scaling, scale_statistics, scale_weights
-from isogon.schedules import AdamwForm, Balanced, Schedule, SgdwForm, Texp, TexpPlus
+from isogon.schedules import AdamwForm, Balanced, Exponential, Schedule, SgdwForm
 from isogon.symmetry import ScaleMap
 from isogon.theory import Floats
-
-Exponential = Texp | TexpPlus | SgdwForm | AdamwForm
 
 
 def drive(

@@ -31,6 +31,7 @@ from isogon.schedules._exponential import (
     texp_minus,
     texp_plus,
 )
+from isogon.schedules._names import from_name, phases_name
 
 __all__ = [
     "AdamwForm",
@@ -48,10 +49,12 @@ __all__ = [
     "cosine",
     "exp_lr",
     "from_label",
+    "from_name",
     "join",
     "linear",
     "ordinary_form",
     "phases",
+    "phases_name",
     "sgdw_form",
     "step_decay",
     "texp",

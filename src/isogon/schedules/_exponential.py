@@ -17,7 +17,7 @@ import math
 from array import array
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -30,65 +30,47 @@ from isogon.theory import Motion, law
 _BLOCK = 4096
 
 
-class Exponential(Protocol):
-    """What every exponential schedule offers besides `.lr` and `.weight_decay` (which is 0)."""
+class Exponential:
+    """What every exponential schedule offers besides `.lr` and `.weight_decay` (which is 0), once it knows ln P."""
 
+    #: the schedule with weight decay that makes the same networks
+    ordinary: Schedule
     momentum: float
-
-    @property
-    def ordinary(self) -> Schedule:
-        """The schedule with weight decay that makes the same networks."""
 
     @property
     def of_others(self) -> Schedule:
         """The schedule of weights that are not invariant."""
-
-    def lr(self, step: ArrayLike) -> Floats:
-        """η̃_t; infinite where it leaves the range of floats."""
-
-    def weight_decay(self, step: ArrayLike) -> Floats:
-        """0."""
-
-    def log_lr(self, step: ArrayLike) -> Floats:
-        """ln η̃_t."""
+        return self.ordinary
 
     def log_scale(self, step: ArrayLike) -> Floats:
         """ln P_t: how much larger the weights are than those of the run with weight decay."""
+        raise NotImplementedError
 
     def momentum_correction(self, step: ArrayLike) -> Floats:
         """k_t·P_t²: before step t the buffer is to become ṽ + k_t w̃_t; 0 where nothing is to be corrected.
 
         The factor P_t² keeps it within floats; in a run rebased to weights of the ordinary size it is k_t itself.
         """
-
-
-class _WithoutDecay:
-    """What the exponential schedules share once they know ln P."""
-
-    ordinary: Schedule
-
-    @property
-    def of_others(self) -> Schedule:
-        return self.ordinary
-
-    def log_scale(self, step: ArrayLike) -> Floats:
         raise NotImplementedError
 
     def log_lr(self, step: ArrayLike) -> Floats:
+        """ln η̃_t."""
         steps = checked_steps(step)
         with np.errstate(divide="ignore"):  # a rate of 0 has the logarithm −∞
             return np.asarray(self.log_scale(steps) + self.log_scale(steps + 1) + np.log(self.ordinary.lr(steps)))
 
     def lr(self, step: ArrayLike) -> Floats:
+        """η̃_t; infinite where it leaves the range of floats."""
         with np.errstate(over="ignore"):
             return np.exp(self.log_lr(step))
 
     def weight_decay(self, step: ArrayLike) -> Floats:
+        """0."""
         return np.zeros(np.shape(step))
 
 
 @dataclass(frozen=True)
-class Texp(_WithoutDecay):
+class Texp(Exponential):
     """TEXP: P grows by 1/p_I a step in phase I (theorems 2.9, 2.12 and B.2).
 
     `given` is what it was made from where that is another than `ordinary`.
@@ -131,7 +113,7 @@ class Texp(_WithoutDecay):
 
 
 @dataclass(frozen=True)
-class _Tabled(_WithoutDecay):
+class _Tabled(Exponential):
     """P_{t+1} = P_t/α_{t+1} by a recursion, for any schedule: a table of ln P that grows as far as it is asked for.
 
     α_{t+1} = 1 − η_t (λ_t + m κ_t), κ_{t+1} = (λ_t + m κ_t)/α_{t+1}, κ₀ = 0, where m κ_t is what the momentum buffer
@@ -286,7 +268,7 @@ class SgdwForm(_Tabled):
 
 
 @dataclass(frozen=True)
-class AdamwForm(_WithoutDecay):
+class AdamwForm(Exponential):
     """AdamW at constant rates as Adam without weight decay, exactly.
 
     x = ηλ, β₁' = β₁(1−x), β₂' = β₂(1−x)², P_t = (1−x)^(−t), η̃_t = P_{t+1} η/(a_t b_t), ε̃_t = ε/(P_t b_t) with
@@ -298,7 +280,7 @@ class AdamwForm(_WithoutDecay):
     betas: tuple[float, float]
 
     @property
-    def momentum(self) -> float:
+    def momentum(self) -> float:  # type: ignore[override]
         """β₁ of AdamW."""
         return self.betas[0]
 

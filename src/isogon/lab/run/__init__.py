@@ -10,7 +10,6 @@ from isogon.lab.run._k_step_angles import column_of
 from isogon.lab.run._networks import check_names, try_out
 from isogon.lab.run._optimizers import TRAINED
 from isogon.lab.run._run import CHECKPOINT, RESULT, STOP, Run
-from isogon.lab.run._schedule_names import phases_name, schedule_of
 from isogon.lab.run._train import default_device, run_folder, train
 from isogon.lab.run._trial import Trial
 
@@ -32,10 +31,8 @@ __all__ = [
     "default_device",
     "evaluate",
     "load_checkpoint",
-    "phases_name",
     "run_folder",
     "save_checkpoint",
-    "schedule_of",
     "train",
     "try_out",
 ]

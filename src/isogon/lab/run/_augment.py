@@ -191,10 +191,10 @@ _NAMED: dict[str, Augmentation] = {
 }
 
 
-def from_name(name: str) -> Augmentation:
+def find_augmentation(name: str) -> Augmentation:
     """The augmentation called `none`, `crop-flip`, `crop`, `flip` or, for 224 pixels, `resized-crop:224`.
 
-    >>> from_name("crop-flip")
+    >>> find_augmentation("crop-flip")
     PadCropFlip(padding=4, flip=True)
     """
     if isinstance(name, str):

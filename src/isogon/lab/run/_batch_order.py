@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from isogon.lab.run._augment import from_name
+from isogon.lab.run._augment import find_augmentation
 from isogon.lab.run._config import Config
 
 
@@ -40,7 +40,7 @@ def epoch_of(config: Config, epoch: int, *, device: torch.device | str = "cpu") 
         # A full batch keeps one order: another each epoch would make other ghost batches, and so another loss.
         number = 0 if batch >= samples else epoch
         order = torch.randperm(samples, generator=generator(config.seed, "order", number))[:used]
-    augmentation = from_name(config.augmentation)
+    augmentation = find_augmentation(config.augmentation)
     drawn = augmentation.draw(used, generator(config.seed, "augmentation", epoch))
     return Epoch(order.to(device), drawn.to(device), batch)
 

@@ -11,11 +11,11 @@ from types import MappingProxyType
 from typing import Any, Literal, Self, get_args
 
 from isogon.errors import ArgumentError, check_choice, check_whole
-from isogon.lab.run._augment import from_name
+from isogon.lab.run._augment import find_augmentation
 from isogon.lab.run._optimizers import TRAINED
-from isogon.lab.run._schedule_names import schedule_of
 from isogon.nets import Scheme
 from isogon.recipe import Recipe
+from isogon.schedules import from_name
 
 Precision = Literal["float32", "bfloat16", "float64"]
 PRECISIONS: tuple[Precision, ...] = ("float32", "bfloat16", "float64")
@@ -119,8 +119,8 @@ class Config:
                 "write last_batch='keep', or a smaller batch",
             )
         # Made and thrown away, so that a bad one is refused here and not in a worker an hour later.
-        schedule_of(self.schedule, self.recipe, epochs=self.epochs, steps_per_epoch=self.steps_per_epoch)
-        from_name(self.augmentation)
+        from_name(self.schedule, self.recipe, epochs=self.epochs, steps_per_epoch=self.steps_per_epoch)
+        find_augmentation(self.augmentation)
         for name in ("net_options", "turns"):
             object.__setattr__(self, name, MappingProxyType(_plain(name, getattr(self, name))))
         for weight, spans in self.turns.items():

@@ -13,7 +13,7 @@ from torch import nn
 from isogon import named, nets
 from isogon.errors import ArgumentError, IsogonError, first_line
 from isogon.lab.data import Dataset, check_name, load
-from isogon.lab.run._augment import from_name
+from isogon.lab.run._augment import find_augmentation
 from isogon.lab.run._batch_order import generator
 from isogon.lab.run._config import Config
 from isogon.symmetry import ScaleMap, check
@@ -78,7 +78,7 @@ def draws_random_numbers(model: nn.Module, shape: tuple[int, ...]) -> bool:
 
 def shape_of(config: Config, data: Dataset) -> tuple[int, ...]:
     """Of an image as the network sees it, augmented."""
-    augmentation = from_name(config.augmentation)
+    augmentation = find_augmentation(config.augmentation)
     image = augmentation.apply(data.train_x[:1].cpu(), augmentation.draw(1, generator(0, "shape")))
     return tuple(image.shape[1:])
 

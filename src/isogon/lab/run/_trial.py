@@ -23,7 +23,7 @@ from isogon.errors import ArgumentError
 from isogon.files import remove_leftovers, write_json, write_whole
 from isogon.lab.data import Dataset, load
 from isogon.lab.run import _checkpoints as checkpoints
-from isogon.lab.run._augment import from_name, normalise
+from isogon.lab.run._augment import find_augmentation, normalise
 from isogon.lab.run._batch_order import epoch_of, generator
 from isogon.lab.run._config import Config
 from isogon.lab.run._distributed import Ranks
@@ -33,9 +33,8 @@ from isogon.lab.run._k_step_angles import Turns
 from isogon.lab.run._networks import build, draws_random_numbers, scale_map_of, shape_of
 from isogon.lab.run._optimizers import make_optimizer
 from isogon.lab.run._run import CHECKPOINT, CONFIG, PREDICTIONS, RESULT, SNAPSHOT, STOP, WEIGHTS, Run
-from isogon.lab.run._schedule_names import schedule_of
-from isogon.optim import Exponential, drive, split_groups
-from isogon.schedules import Balanced
+from isogon.optim import drive, split_groups
+from isogon.schedules import Balanced, Exponential, from_name
 
 _TYPES = {"float32": torch.float32, "bfloat16": torch.float32, "float64": torch.float64}
 
@@ -72,7 +71,7 @@ class Trial:
         self._checkpoint_every, self._checkpoint_seconds = checkpoint_every, checkpoint_seconds
         self._last_checkpoint = time.monotonic()
         self.data = _on_device(_load(config), self.device)
-        self.augmentation = from_name(config.augmentation)
+        self.augmentation = find_augmentation(config.augmentation)
         self.dtype = _TYPES[config.precision]
         # The layout that tensor cores take as it is.
         tensor_cores = config.precision == "bfloat16" or self.device.type == "cuda"
@@ -84,7 +83,7 @@ class Trial:
         if tensor_cores:
             self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.network = self.ranks.wrapped(self.model)
-        schedule = schedule_of(
+        schedule = from_name(
             config.schedule, config.recipe, epochs=config.epochs, steps_per_epoch=config.steps_per_epoch
         )
         for_invariant = isinstance(schedule, Exponential | Balanced)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from isogon.lab import Config, Run, phases_name, schedule_of
+from isogon.lab import Config, Run
 from isogon.papers.la._curves import TOLERANCE, accuracy_figures, better_at_the_end, figure, gap, same_curves
 from isogon.papers.la._degrees import DEGREES
 from isogon.papers.la._toy import TOY
@@ -18,6 +18,7 @@ from isogon.papers.reproduction import Experiment, Judgement, Options, Planned, 
 from isogon.papers.tiny_network import TINY_NETWORK
 from isogon.recipe import Recipe
 from isogon.report import Exhibit
+from isogon.schedules import from_name, phases_name
 
 #: the first convolution of the second residual block, of which figure 1 shows the norm
 SECOND_BLOCK = "body.0.1.main.0.conv.weight"
@@ -115,7 +116,7 @@ def _kept(run: Run) -> pd.DataFrame:
     if not len(kept):
         return kept
     config = run.config
-    schedule: Any = schedule_of(
+    schedule: Any = from_name(
         config.schedule, config.recipe, epochs=config.epochs, steps_per_epoch=config.steps_per_epoch
     )
     last_steps = (kept["epoch"].to_numpy() + 1) * config.steps_per_epoch - 1

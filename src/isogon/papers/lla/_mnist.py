@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from isogon import Recipe
 from isogon.dynamics import ensembles
-from isogon.lab import Config, Run, phases_name
+from isogon.lab import Config, Run
 from isogon.papers.lla._judging import endings, finished, lines, numbers_of, spread, too_little
 from isogon.papers.lla._setup import planned
 from isogon.papers.reproduction import (
@@ -28,6 +28,7 @@ from isogon.papers.reproduction import (
 )
 from isogon.papers.tiny_network import TINY_NETWORK
 from isogon.report import Exhibit, FigureExhibit, Line
+from isogon.schedules import phases_name
 
 CONST, OTHERS = "Const", ("LR-decay", "WD-decay")
 FIXED = "Const, fixed start"

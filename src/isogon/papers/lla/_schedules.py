@@ -10,7 +10,7 @@ from operator import mul
 import numpy as np
 import pandas as pd
 
-from isogon.lab import Config, schedule_of
+from isogon.lab import Config
 from isogon.papers._printed import other_table
 from isogon.papers.lla._judging import (
     ACCURACY_TOLERANCE,
@@ -26,7 +26,7 @@ from isogon.papers.lla._judging import (
 from isogon.papers.lla._setup import CHOICES, LR, WEIGHT_DECAY, decay_of, planned, scheduled
 from isogon.papers.reproduction import Experiment, Gap, Judgement, Options, Planned, Scale, curves, points, worst
 from isogon.report import Cell, Exhibit, Place, TableExhibit
-from isogon.schedules import Schedule
+from isogon.schedules import Schedule, from_name
 
 Parts = list[tuple[float, float, float]]
 
@@ -237,7 +237,7 @@ def _median(values: pd.Series[float]) -> Gap:
 
 
 def _schedule(made: Config) -> Schedule:
-    return schedule_of(made.schedule, made.recipe, epochs=made.epochs, steps_per_epoch=made.steps_per_epoch)
+    return from_name(made.schedule, made.recipe, epochs=made.epochs, steps_per_epoch=made.steps_per_epoch)
 
 
 def _shown(title: str) -> Callable[[pd.DataFrame], Sequence[Exhibit]]:

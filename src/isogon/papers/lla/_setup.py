@@ -6,9 +6,10 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from isogon import Recipe
-from isogon.lab import Config, phases_name
+from isogon.lab import Config
 from isogon.papers.reproduction import Label, Planned, Scale
 from isogon.papers.tiny_network import TINY_NETWORK
+from isogon.schedules import phases_name
 
 #: start of the CIFAR experiments: learning rate and weight decay (table 1)
 LR, WEIGHT_DECAY = 0.4, 5e-4

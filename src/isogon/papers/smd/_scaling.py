@@ -14,13 +14,14 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from isogon.dynamics import measures
-from isogon.lab import Config, Run, Trial, column_of, default_device, schedule_of
+from isogon.lab import Config, Run, Trial, column_of, default_device
 from isogon.papers import _imagenet as imagenet
 from isogon.papers.reproduction import Experiment, Gap, Judgement, Options, Planned, Scale, mean_of, together
 from isogon.papers.smd._motion import FIRST_STAGE
 from isogon.papers.smd._settings import CIFAR, IMAGENET, TINY
 from isogon.recipe import Recipe
 from isogon.report import Exhibit, FigureExhibit, Line
+from isogon.schedules import from_name
 from isogon.theory import Motion, law
 
 #: panel → k, the large batch over the small one
@@ -105,7 +106,7 @@ def _keep(run: Run) -> pd.DataFrame:
 def law_angles(config: Config, epochs: Iterable[int], k: int) -> list[float]:
     """The law's angle over k steps at each epoch's own rate and decay."""
     recipe, steps = config.recipe, config.steps_per_epoch
-    schedule = schedule_of(config.schedule, recipe, epochs=config.epochs, steps_per_epoch=steps)
+    schedule = from_name(config.schedule, recipe, epochs=config.epochs, steps_per_epoch=steps)
 
     def motion(step: int) -> Motion:
         lr, weight_decay = float(schedule.lr(step)), float(schedule.weight_decay(step))

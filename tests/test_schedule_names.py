@@ -7,8 +7,7 @@ import pytest
 
 from isogon import Recipe, schedules
 from isogon.errors import ArgumentError
-from isogon.lab import train
-from isogon.lab.run._schedule_names import phases_name, schedule_of
+from isogon.schedules import from_name, phases_name
 
 RECIPE = Recipe(lr=0.1, weight_decay=5e-3, momentum=0.8, batch_size=10, samples=70)
 EPOCHS, EACH = 8, 7
@@ -19,7 +18,7 @@ label = schedules.phases([(0, 0.1, 5e-3), (14, 0.1, 5e-4), (28, 0.01, 5e-4)])
 
 
 def made(name, epochs=EPOCHS, each=EACH):
-    return schedule_of(name, RECIPE, epochs=epochs, steps_per_epoch=each)
+    return from_name(name, RECIPE, epochs=epochs, steps_per_epoch=each)
 
 
 @pytest.mark.parametrize(
@@ -27,6 +26,8 @@ def made(name, epochs=EPOCHS, each=EACH):
     [
         ("constant", schedules.constant(0.1, 5e-3)),
         ("step", step),
+        ("step:4,6", step),
+        ("step:2,3.5/4", schedules.step_decay(0.1, 5e-3, [14, 24], 4)),
         ("cosine", schedules.cosine(0.1, 5e-3, STEPS)),
         ("linear", schedules.linear(0.1, 5e-3, STEPS)),
         ("wd_2_lr_4", label),
@@ -64,8 +65,21 @@ def test_step_divides_by_ten_at_half_and_three_quarters():
     ],
 )
 def test_a_name_that_no_schedule_has_is_refused(name):
-    with pytest.raises(ArgumentError, match="schedule must be constant, step, cosine, linear or like lr_80_120"):
+    with pytest.raises(ArgumentError, match="schedule must be constant, step, cosine, linear or like step:150,225"):
         made(name)
+
+
+@pytest.mark.parametrize("name", ["step:", "step:x", "step:4,2", "step:0", "step:2/0", "step:2/x", "step:1e99"])
+def test_steps_are_at_rising_epochs(name):
+    with pytest.raises(ArgumentError, match="schedule must be step:EPOCHS/DIVISOR with rising epochs"):
+        made(name)
+
+
+def test_without_a_length_only_what_needs_none_is_made():
+    for name in ("constant", "step:2,3", "lr_2"):
+        assert schedules.from_name(name, RECIPE, epochs=None, steps_per_epoch=EACH).lr(0) == 0.1
+    with pytest.raises(ArgumentError, match="epochs must be given"):
+        schedules.from_name("cosine", RECIPE, epochs=None, steps_per_epoch=EACH)
 
 
 def test_phases_start_at_epoch_zero_and_in_order():
@@ -96,10 +110,3 @@ def test_runs_of_a_few_steps_have_schedules(name, epochs, each):
     if name == "step":
         assert rates[0] == 0.1
         assert (np.diff(rates) <= 0).all()
-
-
-def test_runs_of_a_few_steps_train(make_config):
-    for schedule in ("step", "texp(step)"):
-        for epochs, samples in ((1, 50), (1, 100), (3, 50)):
-            config = make_config(epochs=epochs, samples=samples, schedule=schedule)
-            assert train(config, device="cpu").status == "finished"
