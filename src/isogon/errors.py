@@ -124,6 +124,16 @@ def first_line(error: BaseException) -> str:
     return next(filter(None, lines), type(error).__name__)[:200].rstrip(".")
 
 
+def last_line(trace: str | None) -> str:
+    """What a trace says in the end, short, and without what a terminal might obey.
+
+    >>> last_line("Traceback ...\\n  File x\\nOSError: no room.\\n"), last_line(None)
+    ('OSError: no room', 'no reason given')
+    """
+    lines = (trace or "").strip().splitlines()
+    return printable(lines[-1][:200].rstrip(".")) if lines else "no reason given"
+
+
 def check_number(
     name: str,
     value: Any,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ast
 import inspect
-import json
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from isogon import named
+from isogon.cli._printing import print_json
 from isogon.errors import ArgumentError, IsogonError, check_whole, first_line
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def check(
     module.train(not evaluate)
     found = check_model(module, *inputs, verify=verify)
     if as_json:
-        typer.echo(json.dumps(found.to_dict(), indent=2, ensure_ascii=False))
+        print_json(found.to_dict())
     elif explain:
         for name in explain:
             typer.echo(found.explain(name))

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import typer
 from rich.console import Console
 from rich.table import Table
 
@@ -113,3 +115,20 @@ def _number(value: object) -> str:
 
 def _degrees(angle: float) -> str:
     return "–" if math.isnan(angle) else f"{math.degrees(angle):.4g}°"
+
+
+def print_json(answer: Any) -> None:
+    """`answer` as JSON on the standard output; what JSON cannot say of a number (NaN, infinity) is null."""
+    typer.echo(json.dumps(_sayable(answer), indent=2, allow_nan=False, ensure_ascii=False))
+
+
+def _sayable(value: Any) -> Any:
+    """
+    >>> _sayable({"a": [1.0, math.nan], "b": (math.inf, "x")})
+    {'a': [1.0, None], 'b': [None, 'x']}
+    """
+    if isinstance(value, dict):
+        return {key: _sayable(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_sayable(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -81,7 +80,7 @@ def transfer(
     if as_json:
         interval = None if moved.interval is None else list(moved.interval)
         answer = {"solved": ALIASES.get(solve, solve), "interval": interval, **_facts(moved.recipe)}
-        _print_json({**answer, "warnings": list(moved.warnings)})
+        printing.print_json({**answer, "warnings": list(moved.warnings)})
         return
     printing.show_transfer(source, moved, ALIASES.get(solve, solve))
 
@@ -137,8 +136,8 @@ def predict(
     if plot is not None:
         draw_runs({"predicted": run}, plot, title=printing.one_line(source))
     if as_json:
-        columns = {name: _without_nan(values.tolist()) for name, values in vars(run).items()}
-        _print_json({**_facts(source), "curves": columns, "warnings": list(source.warnings)})
+        columns = {name: values.tolist() for name, values in vars(run).items()}
+        printing.print_json({**_facts(source), "curves": columns, "warnings": list(source.warnings)})
         return
     printing.show_prediction(source, run)
     if plot is not None:
@@ -224,8 +223,8 @@ def _facts(recipe: Recipe) -> dict[str, Any]:
         "step_angle_degrees": math.degrees(step_angle),
         "epoch_angle": epoch_angle,
         "epoch_angle_degrees": math.degrees(epoch_angle),
-        "timescale": _finite(motion.timescale),
-        "timescale_epochs": _finite(motion.timescale / recipe.steps_per_epoch),
+        "timescale": motion.timescale,
+        "timescale_epochs": motion.timescale / recipe.steps_per_epoch,
         "approximate": motion.approximate,
         "underdamped": motion.underdamped,
     }
@@ -237,15 +236,3 @@ def _save(recipe: Recipe, path: str) -> None:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise ArgumentError("--save", "a file we can write", path, f"{reason}; choose another path") from None
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
-
-
-def _without_nan(values: list[float]) -> list[float | None]:
-    return [_finite(value) for value in values]
-
-
-def _print_json(answer: dict[str, Any]) -> None:
-    typer.echo(json.dumps(answer, indent=2, allow_nan=False, ensure_ascii=False))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from isogon.cli._options import check_engine
+from isogon.cli._printing import print_json
 from isogon.errors import ArgumentError, IsogonError, check_choice
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ def reproduce(
         columns=_names("--columns", columns),
         seeds=seeds,
     )
-    settings = {"engine": _engine(engine), "device": _device(device), "workers": workers}
+    settings = {"engine": check_engine(engine), "device": _device(device), "workers": workers}
     _run(None if every else ids, options, out, settings, as_json)
 
 
@@ -86,7 +87,7 @@ def _run(ids: Sequence[str] | None, options: Options, out: Path, settings: dict[
         typer.echo("Stopped; nothing that ended is lost, and the same command goes on.", err=True)
         raise typer.Exit(130) from None
     if as_json:
-        typer.echo(json.dumps([finding.to_dict() for finding in findings], indent=2, ensure_ascii=False))
+        print_json([finding.to_dict() for finding in findings])
     else:
         show_findings(findings)
         typer.echo(f"Pages, tables and figures: {out / EXHIBITS}")
@@ -106,7 +107,7 @@ def _list(as_json: bool) -> None:
     from isogon.papers import listing
 
     if as_json:
-        typer.echo(json.dumps(listing(), indent=2, ensure_ascii=False))
+        print_json(listing())
     else:
         show_list(listing())
 
@@ -118,12 +119,6 @@ def _names(option: str, given: str | None) -> tuple[str, ...] | None:
     if not names:
         raise ArgumentError(option, "names with commas between them", given, "leave it out for all")
     return names
-
-
-def _engine(name: str | None) -> str | None:
-    from isogon.lab import ENGINES
-
-    return None if name is None else check_choice("--engine", name, ENGINES)
 
 
 def _device(name: str | None) -> str | None:

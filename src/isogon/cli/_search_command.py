@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from isogon.cli._options import check_engine
+from isogon.cli._printing import print_json
 from isogon.errors import ArgumentError, IsogonError, MissingExtraError
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def search(
     elif status is not None:
         _show_status(status, as_json)
     elif study is not None:
-        settings = {"engine": _engine(engine), "workers": workers, "fresh": fresh, "retry": retry}
+        settings = {"engine": check_engine(engine), "workers": workers, "fresh": fresh, "retry": retry}
         _run(study, out or Path(f"{study.stem}-search"), settings, as_json)
 
 
@@ -91,20 +92,13 @@ def _run(file: Path, out: Path, settings: dict[str, Any], as_json: bool) -> None
         if hint:
             typer.echo(hint, err=True)
         recipe, path = outcome.recipe.to_dict(), None if page is None else str(page)
-        _print_json({**outcome.to_dict(), "recipe": recipe, "folder": str(out), "page": path})
+        print_json({**outcome.to_dict(), "recipe": recipe, "folder": str(out), "page": path})
         return
     show_outcome(outcome, out)
     if hint:
         typer.echo(hint)
     if page is not None:
         typer.echo(str(page))
-
-
-def _engine(name: str | None) -> Any:
-    from isogon.errors import check_choice
-    from isogon.lab import ENGINES
-
-    return None if name is None else check_choice("--engine", name, ENGINES)
 
 
 def _page(outcome: Outcome, out: Path, file: Path) -> Path | None:
@@ -124,10 +118,6 @@ def _show_status(folder: Path, as_json: bool) -> None:
 
     progress = Progress.read(folder)
     if as_json:
-        _print_json(progress.to_dict())
+        print_json(progress.to_dict())
     else:
         show_progress(progress)
-
-
-def _print_json(answer: dict[str, Any]) -> None:
-    typer.echo(json.dumps(answer, indent=2, ensure_ascii=False))

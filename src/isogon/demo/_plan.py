@@ -100,8 +100,3 @@ def config_of(recipe: Recipe, seed: int) -> Config:
         monitor_every=50,
         save_weights=False,
     )
-
-
-def images_of(config: Config) -> int:
-    """Training images that a run sees in all, the measure of its cost."""
-    return config.steps * config.recipe.batch_size

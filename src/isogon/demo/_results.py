@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pandas as pd
 
 from isogon.demo._plan import Size
-from isogon.errors import IsogonError
+from isogon.errors import IsogonError, last_line
 from isogon.lab import Run
 
 
@@ -20,7 +20,7 @@ def rows_of(runs: Sequence[Run], size: Size) -> pd.DataFrame:
 def angle_curve(run: Run) -> pd.DataFrame:
     """The angle by which all weights together turned in each epoch, measured and predicted, in degrees."""
     if run.status == "failed":
-        raise IsogonError(f"A run of the tour failed ({_last_line(run.error)}): call the same command again to retry.")
+        raise IsogonError(f"A run of the tour failed ({last_line(run.error)}): call the same command again to retry.")
     records = run.records
     ends = records[(records.layer == "all") & records.epoch_angle.notna()]
     return pd.DataFrame(
@@ -75,7 +75,3 @@ def _row(run: Run, size: Size) -> dict[str, object]:
         "images": run.images,
         "run": run.config.name,
     }
-
-
-def _last_line(text: str | None) -> str:
-    return (text or "no reason given").strip().splitlines()[-1]

@@ -49,7 +49,7 @@ class Outcome:
 
     @property
     def findings(self) -> list[str]:
-        searched, on_full = int(self.search.images.sum()), plan.images_of(plan.config_of(self.transferred, 0))
+        searched, on_full = int(self.search.images.sum()), plan.config_of(self.transferred, 0).images
         return [
             sentences.angles_said(self.near, self.factor),
             sentences.search_said(self.search, self.factor),

@@ -20,6 +20,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from isogon.errors import last_line
+
 if TYPE_CHECKING:
     from isogon.lab.run import Config
 
@@ -142,7 +144,7 @@ class Board:
         if best is not None and (self._best is None or best[0] > self._best[0]):
             self._best = best[0], f"best {best[1]} ({self._labels[name]})"
         if self._console is not None:
-            line = f"{self._count}, {name}: {words.strip().splitlines()[-1]}"
+            line = f"{self._count}, {name}: {last_line(words)}"
             self._console.print(line, highlight=False, soft_wrap=True, markup=False)
         if self._bars is not None:
             if name in self._lines:

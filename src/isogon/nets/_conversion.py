@@ -18,18 +18,11 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from isogon.errors import ArgumentError, check_choice, check_whole
-from isogon.nets._norms import GhostBatchNorm1d, GhostBatchNorm2d, NormKind, make_norm
+from isogon.nets._norms import NORMS, GhostBatchNorm1d, GhostBatchNorm2d, NormKind, make_norm
 from isogon.symmetry import Break, ScaleMap, check, unwrapped
 
 ConversionStyle = Literal["affine", "plain"]
 
-_NORMS = (
-    nn.modules.batchnorm._BatchNorm,
-    nn.modules.instancenorm._InstanceNorm,
-    nn.GroupNorm,
-    nn.LayerNorm,
-    nn.RMSNorm,
-)
 _WEIGHTED = (nn.Linear, nn.modules.conv._ConvNd)
 BEFORE, AFTER = "norm_before", "norm_after"
 
@@ -196,7 +189,7 @@ class _Workshop:
     def _freeze_affine(self) -> None:
         frozen = 0
         for module in self.model.modules():
-            if isinstance(module, _NORMS):
+            if isinstance(module, NORMS):
                 for name, value in (("weight", 1.0), ("bias", 0.0)):
                     parameter = getattr(module, name, None)
                     if parameter is not None and parameter.requires_grad:

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from isogon.errors import ArgumentError, check_choice, check_whole
+from isogon.nets._norms import NORMS
 
 Scheme = Literal["kaiming", "ntk", "kaiming*1000", "kaiming*0.001"]
 _FACTORS = {"kaiming": 1.0, "kaiming*1000": 1e3, "kaiming*0.001": 1e-3}
@@ -36,7 +37,6 @@ _STANDARD_FORM: dict[type, type] = {
     NTKLinear: nn.Linear,
 }
 _NTK_FORM: dict[type, type] = {nn.Conv2d: NTKConv2d, nn.Linear: NTKLinear}
-_NORMS = (nn.modules.batchnorm._NormBase, nn.GroupNorm, nn.LayerNorm)
 
 
 def initialise(model: nn.Module, scheme: Scheme, seed: int = 0) -> nn.Module:
@@ -69,7 +69,7 @@ def draw_weights(model: nn.Module, generator: torch.Generator | None = None, sch
     """`initialise` from a generator, or from torch's global one when none is given."""
     owners = [module for module in model.modules() if any(True for _ in module.parameters(recurse=False))]
     for module in owners:
-        if type(module) not in _STANDARD_FORM and not isinstance(module, _NORMS):
+        if type(module) not in _STANDARD_FORM and not isinstance(module, NORMS):
             raise ArgumentError(
                 "model",
                 "made of nn.Conv2d, nn.Linear and norms",
@@ -80,7 +80,7 @@ def draw_weights(model: nn.Module, generator: torch.Generator | None = None, sch
         if isinstance(module, nn.Conv2d | nn.Linear):
             _draw_layer(module, generator, scheme if module.weight.requires_grad else "kaiming")
     for module in model.modules():
-        if isinstance(module, _NORMS):
+        if isinstance(module, NORMS):
             module.reset_parameters()
 
 

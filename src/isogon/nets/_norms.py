@@ -81,6 +81,16 @@ class GhostBatchNorm2d(_GhostBatchNorm, nn.BatchNorm2d):
     __doc__ = _GhostBatchNorm.__doc__
 
 
+#: every module that counts as a normalisation, for conversion and initialisation; a new one is added here
+NORMS = (
+    nn.modules.batchnorm._BatchNorm,
+    nn.modules.instancenorm._InstanceNorm,
+    nn.GroupNorm,
+    nn.LayerNorm,
+    nn.RMSNorm,
+)
+
+
 def make_norm(kind: NormKind, channels: int, *, affine: bool = True, ghost_batch: int = 64, dim: int = 2) -> nn.Module:
     """A normalisation of (N, C, H, W) activations (`dim=2`) or of (N, C) features (`dim=1`).
 

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from isogon.search._sentences import cost_sentence as cost_sentence
     from isogon.search._sentences import fraction_name as fraction_name
     from isogon.search._sentences import in_per_cent as in_per_cent
-    from isogon.search._sentences import last_line as last_line
     from isogon.search._sentences import loss_sentence as loss_sentence
     from isogon.search._sentences import lost_sentence as lost_sentence
     from isogon.search._sentences import metric_value as metric_value
@@ -46,7 +45,6 @@ _PLACES = {
         "cost_sentence",
         "fraction_name",
         "in_per_cent",
-        "last_line",
         "loss_sentence",
         "lost_sentence",
         "metric_value",

@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
-from isogon.errors import IsogonError
+from isogon.errors import IsogonError, last_line
 from isogon.lab import Engine, check_names, kept_ready, naming_a_full_disk, try_out
 from isogon.search._outcome import Outcome
-from isogon.search._sentences import last_line, lost_counts, seeds_words
+from isogon.search._sentences import lost_counts, seeds_words
 from isogon.search.fit import Curve, extension, fit_curve, refined, rounded, transfer_trend
 from isogon.search.study import Study, find_objective
 from isogon.search.trials import TRIALS, Cell, Ledger, Row, Tried, forget, opened, propose, train_cells

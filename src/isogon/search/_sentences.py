@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 
-from isogon.errors import printable
+from isogon.errors import last_line
 from isogon.search._outcome import LOST, Outcome
 from isogon.search.fit import MOST_SEEDS
 from isogon.search.study import Study
@@ -102,8 +102,3 @@ def fraction_name(fraction: float) -> str:
     ('1/16', '3/10', '1')
     """
     return str(Fraction(fraction).limit_denominator(1000))
-
-
-def last_line(error: str) -> str:
-    """What a trace says in the end, short, and without what a terminal might obey."""
-    return printable(next(iter(reversed(error.strip().splitlines())), "")[:200].rstrip("."))

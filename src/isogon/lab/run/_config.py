@@ -152,6 +152,16 @@ class Config:
         return self.epochs * self.steps_per_epoch
 
     @property
+    def images_per_epoch(self) -> int:
+        """Training images seen in an epoch."""
+        return min(self.steps_per_epoch * self.recipe.batch_size, self.recipe.samples)
+
+    @property
+    def images(self) -> int:
+        """Training images seen in all, the measure of a run's cost."""
+        return self.epochs * self.images_per_epoch
+
+    @property
     def key(self) -> str:
         """A fingerprint of all that decides the result; where the data lies does not."""
         content = {name: value for name, value in self.to_dict().items() if name != "data_root"}

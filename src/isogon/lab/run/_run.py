@@ -66,8 +66,7 @@ class Run:
     @property
     def images(self) -> int:
         """Training images seen, the measure of a run's cost."""
-        per_epoch = min(self.config.steps_per_epoch * self.config.recipe.batch_size, self.config.recipe.samples)
-        return len(self.epochs) * per_epoch
+        return len(self.epochs) * self.config.images_per_epoch
 
     @property
     def seconds(self) -> float:

@@ -96,10 +96,7 @@ class Experiment:
     def images(self, scale: Scale) -> int:
         """Training images that its runs see at a scale; one that stands in several places is trained once."""
         configs = {planned.config.key: planned.config for planned in self.plan(Options(scale=scale))}
-        return self.computed_images(scale) + sum(
-            config.epochs * min(config.steps_per_epoch * config.recipe.batch_size, config.recipe.samples)
-            for config in configs.values()
-        )
+        return self.computed_images(scale) + sum(config.images for config in configs.values())
 
 
 def final(run: Run) -> pd.DataFrame:

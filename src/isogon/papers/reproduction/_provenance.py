@@ -16,6 +16,7 @@ import pandas as pd
 import torch
 
 from isogon import __version__
+from isogon.errors import last_line
 from isogon.lab import RESULT, Config, Run
 from isogon.papers.reproduction._experiment import Label, Options
 
@@ -95,7 +96,7 @@ def source_of(labels: Mapping[str, Label], config: Config, run: Run | None, comm
         return Source(status=WAITING, **known)
     known |= {"status": run.status, "images": run.images, "seconds": round(run.seconds, 3)}
     if run.status == "failed":
-        return Source(**known, error=(run.error or "failed").strip().splitlines()[-1])
+        return Source(**known, error=last_line(run.error))
     assert run.folder is not None
     file = run.folder / RESULT
     result = json.loads(file.read_text(encoding="utf-8"))

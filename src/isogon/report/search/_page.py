@@ -12,7 +12,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from isogon.errors import without_secrets
+from isogon.errors import last_line, without_secrets
 from isogon.report._page_parts import article, write_html
 from isogon.report.search._figures import accuracy_figure, angle_figure, cost_figure, trend_figure
 
@@ -94,7 +94,7 @@ for each tuning factor; the wide line is the best of them.</p></section>"""
 
 
 def _trials(outcome: Outcome) -> str:
-    from isogon.search import fraction_name, last_line, metric_value
+    from isogon.search import fraction_name, metric_value
 
     rows = [
         (

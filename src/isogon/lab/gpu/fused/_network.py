@@ -19,7 +19,8 @@ from torch.nn.functional import conv2d, linear, pad
 from isogon.lab.gpu.fused._norm import Norm, forked_norm, fused_norm
 from isogon.nets import GhostBatchNorm1d, GhostBatchNorm2d, Residual
 
-_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, GhostBatchNorm1d, GhostBatchNorm2d)
+# By type: the kernels know these and none that is made from them.
+_FUSED = (nn.BatchNorm1d, nn.BatchNorm2d, GhostBatchNorm1d, GhostBatchNorm2d)
 #: with tensor cores a convolution over 3 channels takes longer than one over 8, of which 5 are zeros
 WIDE = 8
 
@@ -67,12 +68,12 @@ class Twin:
             if type(child) is Residual:
                 last = child.main[-1] if isinstance(child.main, nn.Sequential) else None
                 norm = last[-1] if isinstance(last, nn.Sequential) else None
-                if isinstance(last, nn.Sequential) and norm is not None and type(norm) in _NORMS:
+                if isinstance(last, nn.Sequential) and norm is not None and type(norm) in _FUSED:
                     fused = self._fused(norm, relu=True)
                     last[-1] = nn.Identity()
                     setattr(parent, name, _FusedResidual(child.main, child.shortcut, fused))
                     child = getattr(parent, name)
-            elif type(child) in _NORMS:
+            elif type(child) in _FUSED:
                 setattr(parent, name, self._fused(child, relu=_relu_after(parent, name)))
                 continue
             elif type(child) is nn.Conv2d and dtype != child.weight.dtype and child.bias is None:
