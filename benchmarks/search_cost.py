@@ -43,12 +43,12 @@ from search_baselines import search_rates
 
 from isogon import Recipe
 from isogon.files import write_json
-from isogon.lab import Config, run_all
-from isogon.lab.engines._workers import Say, work_through
+from isogon.lab import Config, Event, RunEnded, RunFailed, Say, run_all
+from isogon.lab.engines._workers import work_through
 from isogon.search import Outcome, Study, run, study_template
 
 FIRST_FRESH_SEED = 100
-# Rivals look in two decades of each rate, the guess in the middle.
+# Baselines look in two decades of each rate, the guess in the middle.
 HALF_RANGE = 10.0
 
 
@@ -68,7 +68,7 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class RivalJob:
+class BaselineJob:
     """A whole search over (lr, weight decay), for a worker."""
 
     name: str
@@ -82,11 +82,8 @@ class RivalJob:
 
     def work(self, say: Say) -> None:
         found = search_rates(self.config, self.out, **self.settings)
-        say(
-            "ended",
-            self.name,
-            Answer(found.recipe.lr, found.recipe.weight_decay, found.trials, found.images, found.lost),
-        )
+        answer = Answer(found.recipe.lr, found.recipe.weight_decay, found.trials, found.images, found.lost)
+        say(RunEnded(self.name, answer))
 
 
 def study_of(options: argparse.Namespace, fractions: Sequence[float]) -> Study:
@@ -128,15 +125,16 @@ def run_baselines(options: argparse.Namespace, found: Callable[[str, Answer], No
         "random": {"sampler": "random", "seed": 1000},
     }
     jobs = [
-        RivalJob(name, config, str(options.out / name.replace(" ", "")), {**settings, **kind})
+        BaselineJob(name, config, str(options.out / name.replace(" ", "")), {**settings, **kind})
         for name, kind in kinds.items()
         if name in missing
     ]
 
-    def heard(kind: str, name: str, content: Any) -> None:
-        if kind == "failed":
-            raise RuntimeError(f"{name}: {content}")
-        found(name, content)
+    def heard(event: Event) -> None:
+        if isinstance(event, RunFailed):
+            raise RuntimeError(f"{event.key}: {event.error}")
+        if isinstance(event, RunEnded):
+            found(event.key, event.result)
 
     if jobs:
         work_through(jobs, workers=min(options.workers, len(jobs)), heard=heard)

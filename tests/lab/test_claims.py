@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from isogon.lab import run_all
+from isogon.lab import TrainingEnded, run_all
 from isogon.lab.engines._workers import workers_kept
 
 
@@ -24,9 +24,9 @@ def test_a_training_is_claimed_when_its_worker_is_free(make_config, tmp_path):
         events.append(("claim", config.seed))
         return config.seed != 1
 
-    def news(kind, config, _):
-        if kind == "ended":
-            events.append((kind, config.seed))
+    def news(event):
+        if isinstance(event, TrainingEnded):
+            events.append(("ended", event.config.seed))
 
     settings = {"out": tmp_path, "workers": 1, "device": "cpu", "progress": False}
     runs = run_all(configs, **settings, claim=claim, news=news)

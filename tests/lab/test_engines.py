@@ -20,7 +20,7 @@ import torch
 
 from isogon.errors import ArgumentError
 from isogon.lab import Run, load, run_all, train
-from isogon.lab.engines._run_all import _lane_units
+from isogon.lab.engines._lanes import LanesEngine
 from isogon.lab.engines._workers import workers_kept
 
 # Runs the configs of a file in a process of its own, where optuna and pydantic cannot be imported.
@@ -279,9 +279,11 @@ def test_lanes_uninstalled_without_the_packages_of_the_search(make_config, tmp_p
 def test_lanes_of_a_gpu_begin_with_the_longest_and_are_of_one_network(make_config):
     small, large, other = make_config(samples=100), make_config(samples=300), make_config(options={"width": 5})
     longer = make_config(samples=100, epochs=50)
-    units = _lane_units([small, other, large, longer], 1, "cuda", shared=False)
+    lanes = LanesEngine()
+    units = lanes.units([small, other, large, longer], workers=1, device="cuda", shared=False)
     assert units == [[longer, large, small], [other]]
-    assert [len(unit) for unit in _lane_units([small] * 20, 1, "cuda:1", shared=True)] == [8, 8, 4]
+    shared = lanes.units([small] * 20, workers=1, device="cuda:1", shared=True)
+    assert [len(unit) for unit in shared] == [8, 8, 4]
 
 
 def test_bad_calls(make_config, tmp_path):

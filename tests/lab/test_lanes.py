@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from isogon.errors import ArgumentError
-from isogon.lab import lanes, train
+from isogon.lab import EpochEnded, RunEnded, RunFailed, lanes, train
 from isogon.lab.engines._run_all import TrainingJob
 from isogon.lab.gpu import _lanes as lane_group
 from isogon.lab.gpu._graphed import why_no_graph
@@ -155,9 +155,9 @@ def test_lanes_of_which_one_fails_go_on_one_by_one_and_say_why(make_config, tmp_
     impossible = make_config(epochs=1, seed=2, samples=5000, batch_size=2500)
     heard = []
     with pytest.warns(UserWarning, match="Lanes train one by one, since one of them failed .*training samples"):
-        TrainingJob((*configs, impossible), str(tmp_path), "cpu").work(lambda *news: heard.append(news))
-    ends = {key: kind for kind, key, _ in heard if kind != "epoch"}
-    assert ends == {configs[0].key: "ended", configs[1].key: "ended", impossible.key: "failed"}
+        TrainingJob((*configs, impossible), str(tmp_path), "cpu", together=True).work(heard.append)
+    ends = {event.key: type(event) for event in heard if not isinstance(event, EpochEnded)}
+    assert ends == {configs[0].key: RunEnded, configs[1].key: RunEnded, impossible.key: RunFailed}
 
 
 def test_only_lanes_of_one_network_and_all_different(make_config):

@@ -28,12 +28,22 @@ import pytest
 import torch
 
 from isogon.errors import ArgumentError, IsogonError, MissingExtraError
-from isogon.lab import RaySettings, Run, run_all, train
+from isogon.lab import (
+    EpochEnded,
+    RaySettings,
+    Run,
+    RunEnded,
+    RunFailed,
+    TrainingEnded,
+    TrainingEpoch,
+    run_all,
+    train,
+)
 from isogon.lab.engines._run_all import TrainingJob
 from isogon.lab.engines.ray import _session as ray_session
 from isogon.lab.engines.ray._pool import _after_a_death, _Attempt, _pass_on, work_through_on_ray
 from isogon.lab.engines.ray._session import _connect, _owner, ray_kept, remove_leftover_clusters
-from isogon.lab.engines.ray._task import Driver, work_and_tell
+from isogon.lab.engines.ray._task import Driver, FileMade, work_and_tell
 
 pytest.importorskip("ray", reason="Ray is not installed")
 if not Path("/proc/self/stat").exists():
@@ -224,19 +234,22 @@ def assert_same_as_alone(run: Run, folder: Path) -> None:
 class Listener:
     """What `run_all` tells, and how often each run ended."""
 
-    def __init__(self, then=lambda kind, config, content: None) -> None:
-        self.told: list[tuple[str, str, object]] = []
-        self.then = then
+    def __init__(self) -> None:
+        self.events: list[TrainingEpoch | TrainingEnded] = []
+        self.then = lambda: None
 
-    def __call__(self, kind, config, content) -> None:
-        self.told.append((kind, config.name, content))
-        self.then(kind, config, content)
+    def __call__(self, event) -> None:
+        self.events.append(event)
+        self.then()
+
+    def _of(self, kind, config) -> list:
+        return [event for event in self.events if isinstance(event, kind) and event.config == config]
 
     def epochs(self, config) -> list[int]:
-        return [content["epoch"] for kind, name, content in self.told if (kind, name) == ("epoch", config.name)]
+        return [event.row["epoch"] for event in self._of(TrainingEpoch, config)]
 
     def ends(self, config) -> list[str]:
-        return [kind for kind, name, _ in self.told if kind != "epoch" and name == config.name]
+        return [event.run.status for event in self._of(TrainingEnded, config)]
 
 
 def test_whatever_dies_each_run_ends_once_as_on_local(cluster, make_config, tmp_path, nets, capfd):
@@ -249,7 +262,7 @@ def test_whatever_dies_each_run_ends_once_as_on_local(cluster, make_config, tmp_
     configs = [*good, deadly, lacking, make_config(seed=3)]
     heard = Listener()
 
-    def cut(kind, config, content) -> None:
+    def cut() -> None:
         if wait.exists() and all(len(heard.epochs(one)) >= 2 for one in good):
             cut_power(node)
             wait.unlink()
@@ -270,7 +283,7 @@ def test_whatever_dies_each_run_ends_once_as_on_local(cluster, make_config, tmp_
     assert not wait.exists(), "the node was not cut off"
     assert [run.config for run in runs] == configs[:-1]
     assert [run.status for run in runs] == ["finished", "finished", "failed", "failed"]
-    assert [heard.ends(config) for config in configs] == [["ended"], ["ended"], ["failed"], ["failed"], []]
+    assert [heard.ends(config) for config in configs] == [["finished"], ["finished"], ["failed"], ["failed"], []]
     assert runs[2].error.startswith("its worker on Ray ended 2 times, last with: The worker died unexpectedly")
     assert "no.npz does not exist" in runs[3].error
     run_all(good, "local", tmp_path / "local", workers=1, device="cpu", progress=False)
@@ -314,12 +327,12 @@ def test_files_come_before_the_end_and_the_result_last(make_config, tmp_path, mo
     config = make_config(monitor_every=0)
     job = TrainingJob((config,), str(tmp_path / "unseen"), "cpu")
     news = list(work_and_tell(pickle.dumps((job, "mark")), Driver(os.getcwd(), (), {})))
-    assert [kind for kind, _, _ in news if kind != "file"] == ["epoch"] * 3 + ["ended"]
-    files = [path for kind, path, _ in news if kind == "file"]
+    assert [type(event) for event in news if not isinstance(event, FileMade)] == [EpochEnded] * 3 + [RunEnded]
+    files = [event.path for event in news if isinstance(event, FileMade)]
     assert files[-1] == f"{config.name}/result.json"
     assert f"{config.name}/epochs.parquet" in files
     assert not any("lock" in path for path in files)
-    assert [kind for kind, _, _ in news].index("ended") == len(news) - 1
+    assert isinstance(news[-1], RunEnded)
     assert not (tmp_path / "unseen").exists()
     assert [place for place in node.rglob("*") if place.is_file()] == []
 
@@ -335,7 +348,7 @@ class CountingJob:
         return CountingJob(out)
 
     def work(self, say) -> None:
-        say("threads", "it", torch.get_num_threads())
+        say(EpochEnded("it", torch.get_num_threads()))
         raise ValueError("no luck")
 
 
@@ -345,7 +358,7 @@ def test_a_job_has_one_thread_and_its_exception_ends_the_stream(tmp_path, monkey
     try:
         torch.set_num_threads(2)
         news = work_and_tell(pickle.dumps((CountingJob(str(tmp_path)), "mark")), Driver(os.getcwd(), (), {}))
-        assert next(news) == ("threads", "it", 1)
+        assert next(news) == EpochEnded("it", 1)
         with pytest.raises(ValueError, match="no luck"):
             next(news)
     finally:
@@ -354,28 +367,26 @@ def test_a_job_has_one_thread_and_its_exception_ends_the_stream(tmp_path, monkey
 
 def test_what_another_driver_has_is_left_to_it(cluster, make_config, tmp_path):
     job, heard = TrainingJob((make_config(epochs=1),), str(tmp_path), "cpu"), []
-    work_through_on_ray([job], heard=lambda *news: heard.append(news), claim=lambda job: False, settings=RaySettings())
+    work_through_on_ray([job], heard=heard.append, claim=lambda job: False, settings=RaySettings())
     assert heard == []
 
 
 def test_after_the_last_word_nothing_is_tried_again_or_heard_twice(tmp_path):
     attempt, heard, waiting = _Attempt(CountingJob(str(tmp_path), ("one", "two")), tries=1), [], deque()
 
-    def hear(*news) -> None:
-        heard.append(news)
-
-    _pass_on(attempt, "ended", "one", 0.5, hear)
-    _pass_on(attempt, "epoch", "two", 0, hear)
+    hear = heard.append
+    _pass_on(attempt, RunEnded("one", 0.5), hear)
+    _pass_on(attempt, EpochEnded("two", 0), hear)
     _after_a_death(attempt, OSError("gone"), RaySettings(retries=1), waiting, hear)
     assert list(waiting) == [attempt]
-    _pass_on(attempt, "ended", "one", 0.5, hear)  # by the second try, which finds it ended
-    assert heard == [("ended", "one", 0.5), ("epoch", "two", 0)]
+    _pass_on(attempt, RunEnded("one", 0.5), hear)  # by the second try, which finds it ended
+    assert heard == [RunEnded("one", 0.5), EpochEnded("two", 0)]
     attempt.tries = 2
     _after_a_death(attempt, OSError("gone"), RaySettings(retries=1), waiting, hear)
-    assert heard[2:] == [("failed", "two", "its worker on Ray ended 2 times, last with: gone")]
+    assert heard[2:] == [RunFailed("two", "its worker on Ray ended 2 times, last with: gone")]
     waiting.clear()
     done = _Attempt(CountingJob(str(tmp_path)), tries=1)
-    _pass_on(done, "ended", "it", 0.5, hear)
+    _pass_on(done, RunEnded("it", 0.5), hear)
     _after_a_death(done, OSError("gone"), RaySettings(), waiting, hear)
     assert not waiting
 
@@ -405,7 +416,7 @@ def test_a_killed_driver_leaves_its_runs_to_the_next(cluster, make_config, tmp_p
     assert [run.status for run in runs] == ["finished"] * 2
     assert heard.epochs(configs[0])[0] >= 2
     for run in runs:
-        assert heard.ends(run.config) == ["ended"]
+        assert heard.ends(run.config) == ["finished"]
         assert_same_as_alone(run, tmp_path / "alone" / run.config.name)
 
 

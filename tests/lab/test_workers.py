@@ -12,6 +12,7 @@ import pytest
 
 pytest.importorskip("optuna")
 
+from isogon.lab import EpochEnded, RunEnded
 from isogon.lab.engines._workers import work_through, workers_kept
 from isogon.search.study._study import TaskTable
 from isogon.search.trials._execution import ObjectiveJob
@@ -30,10 +31,10 @@ def process_of(tmp_path, monkeypatch):
         heard = []
         task = TaskTable(objective="objective_of_workers:number", metric="number", direction="maximize")
         job = ObjectiveJob(task.objective, task, key, recipe, 0, str(tmp_path), "cpu")
-        work_through([job], workers=1, heard=lambda kind, key, content: heard.append((kind, content)))
-        ((kind, content),) = heard
-        assert kind == "ended"
-        return int(content["value"])
+        work_through([job], workers=1, heard=heard.append)
+        (event,) = heard
+        assert isinstance(event, RunEnded)
+        return int(event.result["value"])
 
     return call
 
@@ -85,11 +86,11 @@ class Blocked:
     keys = ("",)
 
     def work(self, say):
-        say("mask", "", [int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, [])])
+        say(EpochEnded("", [int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, [])]))
 
 
 def test_no_interrupt_reaches_a_worker_not_even_the_first():
     heard = []
-    work_through([Blocked(), Blocked()], workers=2, heard=lambda *news: heard.append(news))
-    assert [content for _, _, content in heard] == [[signal.SIGINT]] * 2
+    work_through([Blocked(), Blocked()], workers=2, heard=heard.append)
+    assert [event.report for event in heard] == [[signal.SIGINT]] * 2
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, []), "and none is lost here"

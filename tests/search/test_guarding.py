@@ -17,7 +17,7 @@ pytest.importorskip("optuna")
 
 from isogon.cli import main
 from isogon.errors import IsogonError
-from isogon.lab import Config, run_all
+from isogon.lab import Config, TrainingEnded, run_all
 from isogon.lab.run._checkpoints import FolderLock
 from isogon.recipe import Recipe
 from isogon.search import Study, run
@@ -242,12 +242,12 @@ def test_a_folder_removed_while_others_train_costs_no_result(tmp_path):
     configs = [Config(recipe=recipe, seed=seed, **options) for seed in range(2)]
     removed: list[Path] = []
 
-    def news(kind, config, content):
-        if kind == "ended" and not removed:
-            removed.append(content.folder)
-            for file in sorted(content.folder.iterdir()):
+    def news(event):
+        if isinstance(event, TrainingEnded) and not removed:
+            removed.append(event.run.folder)
+            for file in sorted(event.run.folder.iterdir()):
                 file.unlink()
-            content.folder.rmdir()
+            event.run.folder.rmdir()
 
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -5,7 +5,23 @@ from __future__ import annotations
 from isogon.lab._disk_space import DiskFullError, full_disk, naming_a_full_disk
 from isogon.lab._progress import board_of
 from isogon.lab.data import DamagedDataError, Dataset, MissingDataError, data_root, load, needed_package
-from isogon.lab.engines import ENGINES, Engine, RaySettings, Say, kept_ready, pool_for, run_all
+from isogon.lab.engines import (
+    ENGINES,
+    DiskFull,
+    Engine,
+    EpochEnded,
+    Event,
+    RaySettings,
+    RunEnded,
+    RunFailed,
+    Say,
+    TrainingEnded,
+    TrainingEpoch,
+    ValueRefused,
+    kept_ready,
+    pool_for,
+    run_all,
+)
 from isogon.lab.gpu import lanes
 from isogon.lab.run import (
     CHECKPOINT,
@@ -37,14 +53,22 @@ __all__ = [
     "Config",
     "DamagedDataError",
     "Dataset",
+    "DiskFull",
     "DiskFullError",
     "Engine",
+    "EpochEnded",
+    "Event",
     "FolderLock",
     "MissingDataError",
     "RaySettings",
     "Run",
+    "RunEnded",
+    "RunFailed",
     "Say",
+    "TrainingEnded",
+    "TrainingEpoch",
     "Trial",
+    "ValueRefused",
     "board_of",
     "check_names",
     "column_of",

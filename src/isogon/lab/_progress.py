@@ -23,6 +23,7 @@ from rich.progress import (
 from isogon.errors import last_line
 
 if TYPE_CHECKING:
+    from isogon.lab.engines import News, TrainingEnded
     from isogon.lab.run import Config
 
 #: running ones that a terminal shows at once, each in a line
@@ -73,20 +74,23 @@ def in_words(row: Mapping[str, Any]) -> str:
 
 
 @contextmanager
-def bar_of_runs(waiting: Sequence[Config], *, done: int, shown: bool) -> Iterator[Callable[[str, Config, Any], None]]:
-    """A function to call with the news of `run_all`: see `Board`."""
+def bar_of_runs(waiting: Sequence[Config], *, done: int, shown: bool) -> Iterator[News]:
+    """A function to call with the events of `run_all`: see `Board`."""
+    from isogon.lab.engines import TrainingEpoch  # which imports this module
+
     last: dict[Config, Mapping[str, Any]] = {}
     with board_of({config.name: config.epochs for config in waiting}, done=done, shown=shown) as board:
 
-        def show(kind: str, config: Config, content: Any) -> None:
-            if kind == "epoch":
-                last[config] = content
-                board.epoch(config.name, content["epoch"] + 1, _per_cent(content["test_accuracy"]))
-            elif content == "finished" and config in last:
+        def show(event: TrainingEpoch | TrainingEnded) -> None:
+            config = event.config
+            if isinstance(event, TrainingEpoch):
+                last[config] = event.row
+                board.epoch(config.name, event.row["epoch"] + 1, _per_cent(event.row["test_accuracy"]))
+            elif event.run.status == "finished" and config in last:
                 accuracy = last[config]["test_accuracy"]
                 board.ended(config.name, in_words(last[config]), best=(accuracy, _per_cent(accuracy)))
             else:
-                board.ended(config.name, content)
+                board.ended(config.name, event.run.error or event.run.status)
 
         yield show
 

@@ -1,10 +1,40 @@
-"""Many trainings: processes on this machine, lanes of one GPU, or a Ray cluster."""
+"""Many trainings: processes on this machine, lanes of one GPU, or a Ray cluster; each engine is an entry of a table."""
 
 from __future__ import annotations
 
-from isogon.lab.engines._pools import ENGINES, Engine, kept_ready, pool_for
+from isogon.lab.engines._events import (
+    DiskFull,
+    EpochEnded,
+    Event,
+    News,
+    RunEnded,
+    RunFailed,
+    Say,
+    TrainingEnded,
+    TrainingEpoch,
+    ValueRefused,
+)
 from isogon.lab.engines._run_all import run_all
-from isogon.lab.engines._workers import Say
+from isogon.lab.engines._table import ENGINE_TABLE, ENGINES, Engine, TrainingEngine, kept_ready, pool_for
 from isogon.lab.engines.ray import RaySettings
 
-__all__ = ["ENGINES", "Engine", "RaySettings", "Say", "kept_ready", "pool_for", "run_all"]
+__all__ = [
+    "ENGINES",
+    "ENGINE_TABLE",
+    "DiskFull",
+    "Engine",
+    "EpochEnded",
+    "Event",
+    "News",
+    "RaySettings",
+    "RunEnded",
+    "RunFailed",
+    "Say",
+    "TrainingEnded",
+    "TrainingEngine",
+    "TrainingEpoch",
+    "ValueRefused",
+    "kept_ready",
+    "pool_for",
+    "run_all",
+]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import traceback
 import warnings
@@ -18,16 +17,25 @@ from isogon.errors import ArgumentError, first_line
 from isogon.files import write_whole
 from isogon.lab._disk_space import DiskFullError, full_disk
 from isogon.lab._progress import bar_of_runs
-from isogon.lab.engines._pools import Engine, default_workers, pool_for
-from isogon.lab.engines._workers import Say
-from isogon.lab.gpu import AT_ONCE, lanes
+from isogon.lab.engines._events import (
+    DiskFull,
+    EpochEnded,
+    Event,
+    News,
+    RunEnded,
+    RunFailed,
+    Say,
+    TrainingEnded,
+    TrainingEpoch,
+)
+from isogon.lab.engines._table import Engine, find_engine, pool_for
+from isogon.lab.gpu import lanes
 from isogon.lab.run import Config, Run, default_device, train
 
 if TYPE_CHECKING:
     from isogon.lab.engines.ray import RaySettings
 
 ERROR = "error.txt"
-News = Callable[[str, Config, Any], None]
 
 
 def run_all(
@@ -55,7 +63,7 @@ def run_all(
             takes, unless given.
         device: `cuda` where there is one, else `cpu`.
         progress: bars on a terminal, a line a run elsewhere.
-        news: called with "epoch", a config and its row, or with "ended" or "failed", the config and its `Run`.
+        news: called with a `lab.TrainingEpoch` after each epoch and a `lab.TrainingEnded` after each run.
         claim: called with a config right before its training starts; one for which it says False is left to others,
             and is not among the runs.
         ray: where the cluster is and what a training asks of it (see `lab.RaySettings`).
@@ -76,10 +84,9 @@ def run_all(
     missing = [config for key, config in by_key.items() if key not in runs]
     can_have = claim or (lambda config: True)
     ours = {config.key for config in configs if config not in missing and can_have(config)}
-    units = [[config] for config in missing]
-    if engine == "lanes":
-        units = _lane_units(missing, workers or default_workers(device), device, shared=claim is not None)
-    jobs = [TrainingJob(tuple(unit), str(folder), device) for unit in units]
+    chosen = find_engine(engine)
+    units = chosen.units(missing, workers=workers, device=device, shared=claim is not None)
+    jobs = [TrainingJob(tuple(unit), str(folder), device, together=chosen.together) for unit in units]
     with bar_of_runs(missing, done=len(configs) - len(missing), shown=progress) as show:
 
         def claimed(job: TrainingJob) -> bool:
@@ -87,23 +94,33 @@ def run_all(
             ours.update(job.keys)
             return bool(job.configs)
 
-        def heard(kind: str, key: str, content: Any) -> None:
-            if kind == "full":
-                raise DiskFullError(content)
-            if kind in ("ended", "failed") and (run := Run.read_if_ended(places[key])) is not None:
-                # Also where a worker died that had others under way.
-                kind, content, runs[key] = "ended", run.status, run
-            elif kind == "ended":
-                kind, content = "failed", f"it ended, and its files in {places[key]} were gone before they were read"
-            if kind == "failed":
-                runs[key] = _failed(by_key[key], places[key], content)
-                places[key].mkdir(parents=True, exist_ok=True)
-                write_whole(places[key] / ERROR, content)
-            elif kind == "ended":
-                (places[key] / ERROR).unlink(missing_ok=True)
-            show(kind, by_key[key], content)
+        def end(run: Run) -> None:
+            config = run.config
+            runs[config.key] = run
+            if run.status == "failed":
+                places[config.key].mkdir(parents=True, exist_ok=True)
+                write_whole(places[config.key] / ERROR, run.error or "")
+            else:
+                (places[config.key] / ERROR).unlink(missing_ok=True)
+            tell(TrainingEnded(config, run))
+
+        def tell(event: TrainingEpoch | TrainingEnded) -> None:
+            show(event)
             if news is not None:
-                news(kind, by_key[key], runs.get(key) if kind != "epoch" else content)
+                news(event)
+
+        def heard(event: Event) -> None:
+            config, place = by_key[event.key], places[event.key]
+            if isinstance(event, DiskFull):
+                raise DiskFullError(event.where)
+            if isinstance(event, EpochEnded):
+                tell(TrainingEpoch(config, event.report))
+            elif (run := Run.read_if_ended(place)) is not None:  # also where a worker died that had others under way
+                end(run)
+            elif isinstance(event, RunFailed):
+                end(_failed(config, place, event.error))
+            else:
+                end(_failed(config, place, f"it ended, and its files in {place} were gone before they were read"))
 
         if jobs:
             pool(jobs, heard=heard, claim=claimed)
@@ -112,11 +129,12 @@ def run_all(
 
 @dataclass
 class TrainingJob:
-    """Configs that one worker trains, together where there are several, each below `out`."""
+    """Configs that one worker trains, `together` or one by one, each below `out`."""
 
     configs: tuple[Config, ...]
     out: str
     device: str
+    together: bool = False
 
     @property
     def keys(self) -> list[str]:
@@ -126,18 +144,15 @@ class TrainingJob:
         return replace(self, out=out)
 
     def work(self, say: Say) -> None:
-        """Train them; says "epoch" and the row, then "ended" and the status or "failed" and the error.
-
-        Where the disk is full it says "full" and where, and leaves the rest for later.
-        """
+        """Train them. Where the disk is full it says so, and leaves the rest for later."""
 
         def report(config: Config, row: Mapping[str, Any]) -> None:
-            say("epoch", config.key, dict(row))
+            say(EpochEnded(config.key, dict(row)))
 
-        if len(self.configs) > 1:
+        if self.together and len(self.configs) > 1:
             try:
                 for run in lanes(self.configs, self.out, device=self.device, report=report):
-                    say("ended", run.config.key, run.status)
+                    say(RunEnded(run.config.key, run.status))
                 return
             except Exception as error:  # one of them; alone, each resumes from its checkpoint and only that one fails
                 if full_disk(error, self.out) is None:
@@ -147,34 +162,13 @@ class TrainingJob:
             place = os.path.join(self.out, config.name)
             try:
                 run = train(config, place, device=self.device, progress=False, report=partial(report, config))
-                say("ended", config.key, run.status)
+                say(RunEnded(config.key, run.status))
             except Exception as error:  # whatever a config leads to is that run's failure
                 full = full_disk(error, self.out)
                 if full is not None:
-                    say("full", config.key, full)
+                    say(DiskFull(config.key, full))
                     return
-                say("failed", config.key, traceback.format_exc())
-
-
-def _lane_units(configs: Sequence[Config], workers: int, device: str, *, shared: bool) -> list[list[Config]]:
-    """Configs of one network together; on a CPU in parts small enough that every worker has one.
-
-    Where others may claim some of them (`shared`), no part is larger than what trains at once.
-    """
-    alike: dict[tuple[Any, ...], list[Config]] = {}
-    for config in configs:
-        network = config.net, json.dumps(dict(config.net_options), sort_keys=True), config.data, config.precision
-        alike.setdefault(network, []).append(config)
-    units = []
-    for group in alike.values():
-        if device.startswith("cuda"):
-            # The longest first, so that at the end no lane is left to train alone for long.
-            group.sort(key=lambda config: -config.steps * config.recipe.batch_size)
-            part = AT_ONCE["cuda"] if shared else len(group)
-        else:
-            part = min(AT_ONCE["cpu"], -(-len(group) // workers))
-        units += [group[start : start + part] for start in range(0, len(group), part)]
-    return units
+                say(RunFailed(config.key, traceback.format_exc()))
 
 
 def _failed(config: Config, folder: Path, error: str) -> Run:

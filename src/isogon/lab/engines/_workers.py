@@ -18,9 +18,7 @@ from typing import Any, Protocol, TypeVar
 import torch
 
 from isogon.errors import IsogonError
-
-#: takes news of a run: what kind, the run's key, and whatever belongs to it
-Say = Callable[[str, str, Any], None]
+from isogon.lab.engines._events import Event, RunFailed, Say
 
 # A job whose worker dies is tried again, since the machine may have been short of memory; not for ever.
 _TRIES = 2
@@ -45,7 +43,7 @@ _KEPT: ContextVar[list[_Worker] | None] = ContextVar("kept", default=None)
 def work_through(
     jobs: Sequence[AnyJob], *, workers: int, heard: Say, claim: Callable[[AnyJob], bool] | None = None
 ) -> None:
-    """Do all jobs, `workers` at a time; one whose worker dies twice is heard of as "failed" and ends no other.
+    """Do all jobs, `workers` at a time; one whose worker dies twice is a `RunFailed` and ends no other.
 
     `claim` is asked right before a job is first given to a worker; where it says False, somebody else does that job.
     """
@@ -70,15 +68,15 @@ def work_through(
             for connection in wait(list(busy)):
                 worker = busy[connection]  # type: ignore[index]
                 try:
-                    kind, key, content = worker.connection.recv()
+                    event: Event | None = worker.connection.recv()
                 except (EOFError, OSError):
                     del busy[worker.connection]
                     _after_a_death(worker, waiting, heard)
                     continue
-                if kind == "done":
+                if event is None:  # the job is done
                     idle.append(busy.pop(worker.connection))
                 else:
-                    heard(kind, key, content)
+                    heard(event)
     finally:
         for worker in [*busy.values(), *(idle if kept is None else [])]:
             worker.end()
@@ -152,22 +150,19 @@ def _after_a_death(worker: _Worker, waiting: deque[tuple[Any, int]], heard: Say)
         waiting.append((worker.job, worker.tries + 1))
         return
     for key in worker.job.keys:
-        heard("failed", key, f"its worker ended {_TRIES} times, last with exit code {worker.process.exitcode}")
+        heard(RunFailed(key, f"its worker ended {_TRIES} times, last with exit code {worker.process.exitcode}"))
 
 
 def _work(connection: Connection) -> None:
-    """The life of a worker: jobs in, news out."""
+    """The life of a worker: jobs in, events out, None at the end of each job."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the driver, which ends its workers
     threading.Thread(target=_die_with_the_driver, daemon=True).start()
     torch.set_num_threads(1)
 
-    def say(kind: str, key: str, content: Any) -> None:
-        connection.send((kind, key, content))
-
     try:
         while True:
-            connection.recv().work(say)
-            say("done", "", None)
+            connection.recv().work(connection.send)
+            connection.send(None)
     except (EOFError, BrokenPipeError):
         pass
 
@@ -178,3 +173,10 @@ def _die_with_the_driver() -> None:
     if parent is not None:
         parent.join()
         os._exit(1)
+
+
+def default_workers(device: str) -> int:
+    """The cores that this process may use; one process for a GPU."""
+    if device.startswith("cuda"):
+        return 1
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

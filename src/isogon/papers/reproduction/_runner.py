@@ -9,13 +9,22 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from string import ascii_lowercase
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pandas as pd
 
 from isogon.errors import ArgumentError, check_choice, first_line
 from isogon.files import write_whole
-from isogon.lab import ENGINES, Config, Engine, MissingDataError, Run, default_device, run_all
+from isogon.lab import (
+    ENGINES,
+    Engine,
+    MissingDataError,
+    Run,
+    TrainingEnded,
+    TrainingEpoch,
+    default_device,
+    run_all,
+)
 from isogon.papers.reproduction._experiment import SCALES, Experiment, Label, Options, Planned, UnavailableError
 from isogon.papers.reproduction._fingerprint import code_fingerprint
 from isogon.papers.reproduction._merging import merged
@@ -98,11 +107,11 @@ def reproduce(
 
     due = time.monotonic() + PARTIAL_EVERY
 
-    def news(kind: str, config: Config, content: Any) -> None:
+    def news(event: TrainingEpoch | TrainingEnded) -> None:
         nonlocal due
-        if kind == "epoch":
+        if isinstance(event, TrainingEpoch):
             return
-        ended[config.key] = content
+        ended[event.config.key] = event.run
         start = time.monotonic()
         if start >= due:
             write()

@@ -20,11 +20,19 @@ from isogon.files import read_json, write_json
 from isogon.lab import (
     STOP,
     Config,
+    DiskFull,
     DiskFullError,
     Engine,
+    EpochEnded,
+    Event,
     FolderLock,
     Run,
+    RunEnded,
+    RunFailed,
     Say,
+    TrainingEnded,
+    TrainingEpoch,
+    ValueRefused,
     board_of,
     default_device,
     full_disk,
@@ -123,13 +131,14 @@ def _train_configs(
             ledger.end(row, run.status, score, images=run.images, seconds=run.seconds, error=run.error)
             judge.ended(row, run.status, score)
 
-    def news(kind: str, config: Config, content: Any) -> None:
-        if kind == "epoch":
-            row, epoch, score = by_config[config], int(content["epoch"]), task.score(content[f"test_{task.metric}"])
+    def news(event: TrainingEpoch | TrainingEnded) -> None:
+        if isinstance(event, TrainingEpoch):
+            row, epoch = by_config[event.config], int(event.row["epoch"])
+            score = task.score(event.row[f"test_{task.metric}"])
             ledger.report(row, epoch, score)
-            judge.heard(row, epoch, score, folder / config.name)
-        elif kind == "ended":
-            write_down(content)
+            judge.heard(row, epoch, score, folder / event.config.name)
+        elif event.run.status != "failed":
+            write_down(event.run)
 
     # Ended, but the search was killed before it could be written down.
     ended = {config: run for config in by_config if (run := Run.read_if_ended(folder / config.name)) is not None}
@@ -171,10 +180,7 @@ class ObjectiveJob:
         return replace(self, out=out)
 
     def work(self, say: Say) -> None:
-        """Says "epoch" with a step and a value, then "ended" with the result or "failed" with the error.
-
-        Where the disk is full it says "full" and where; where a value cannot be the metric, "refused" and why.
-        """
+        """Reports a step and a value for each epoch, then the result; a value that cannot be the metric is refused."""
         place = Path(self.out) / self.key
         lock: FolderLock | None = None
         try:
@@ -186,7 +192,7 @@ class ObjectiveJob:
             def report(step: int, value: float) -> None:
                 epoch = check_whole("step", step, low=0, cure="count epochs from 0")
                 number = math.nan if math.isinf(float(value)) else float(value)  # it diverged
-                say("epoch", self.key, (epoch, self.task.check_value(number)))
+                say(EpochEnded(self.key, (epoch, self.task.check_value(number))))
                 if (place / STOP).exists():
                     raise Pruned(epoch + 1)
 
@@ -200,15 +206,15 @@ class ObjectiveJob:
                 result = {"value": None, "pruned_after": stop.epochs}
             result["seconds"] = time.perf_counter() - start
             write_json(place / RESULT, result)
-            say("ended", self.key, result)
+            say(RunEnded(self.key, result))
         except MetricError as error:
-            say("refused", self.key, str(error))
+            say(ValueRefused(self.key, str(error)))
         except Exception as error:  # whatever the objective does is that trial's failure
             full = full_disk(error, place)
             if full is None:
-                say("failed", self.key, traceback.format_exc())
+                say(RunFailed(self.key, traceback.format_exc()))
             else:
-                say("full", self.key, full)
+                say(DiskFull(self.key, full))
         finally:
             if lock is not None:
                 lock.release()
@@ -239,27 +245,27 @@ def _call_objective(
         ledger.end(row, status, score, images=row.cell.samples * epochs, seconds=result["seconds"])
         judge.ended(row, status, score)
 
-    def heard(kind: str, name: str, content: Any) -> None:
-        row = by_name[name]
-        if kind == "epoch":
-            step, value = content
+    def heard(event: Event) -> None:
+        name, row = event.key, by_name[event.key]
+        if isinstance(event, EpochEnded):
+            step, value = event.report
             ledger.report(row, step, task.score(value))
             judge.heard(row, step, task.score(value), folder / name)
             board.epoch(name, step + 1, f"{value:.4g}")
-        elif kind == "ended":
-            end(row, content)
-            value = content["value"]
+        elif isinstance(event, RunEnded):
+            end(row, event.result)
+            value = event.result["value"]
             if value is None:
-                board.ended(name, "pruned" if "pruned_after" in content else "diverged")
+                board.ended(name, "pruned" if "pruned_after" in event.result else "diverged")
             else:
                 board.ended(name, f"{value:.4g}", best=(task.score(value), f"{value:.4g}"))
-        elif kind == "full":
-            raise DiskFullError(content)
-        elif kind == "refused":  # every trial's would be
-            raise MetricError(f"The objective {objective} gave what the study did not ask for: {content}")
-        else:
-            ledger.end(row, "failed", None, images=0, seconds=0.0, error=content)
-            board.ended(name, content)
+        elif isinstance(event, DiskFull):
+            raise DiskFullError(event.where)
+        elif isinstance(event, ValueRefused):  # every trial's would be
+            raise MetricError(f"The objective {objective} gave what the study did not ask for: {event.reason}")
+        elif isinstance(event, RunFailed):
+            ledger.end(row, "failed", None, images=0, seconds=0.0, error=event.error)
+            board.ended(name, event.error)
 
     jobs = []
     for name, row in by_name.items():

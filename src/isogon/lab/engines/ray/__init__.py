@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from isogon.lab.engines.ray._pool import work_through_on_ray
-from isogon.lab.engines.ray._session import RaySettings, ray_kept
+from isogon.lab.engines.ray._engine import RayEngine
+from isogon.lab.engines.ray._session import RaySettings
 
-__all__ = ["RaySettings", "ray_kept", "work_through_on_ray"]
+__all__ = ["RayEngine", "RaySettings"]

@@ -20,9 +20,10 @@ from typing import Any, Protocol, Self, TypeVar
 
 from isogon.errors import IsogonError, first_line
 from isogon.files import write_whole
-from isogon.lab.engines._workers import Job, Say
+from isogon.lab.engines._events import Event, RunEnded, RunFailed, Say
+from isogon.lab.engines._workers import Job
 from isogon.lab.engines.ray._session import RaySettings, ray_kept
-from isogon.lab.engines.ray._task import MARK, NEWS_OF_A_FILE, Driver, work_and_tell
+from isogon.lab.engines.ray._task import MARK, Driver, FileMade, work_and_tell
 
 # The cluster may grow while no job has news.
 _LOOK_AGAIN_SECONDS = 10.0
@@ -73,7 +74,7 @@ def work_through_on_ray(
 ) -> None:
     """Do all jobs, `workers` at a time or as many as the cluster takes; see `lab.workers.work_through`.
 
-    A job whose worker dies is tried again `settings.retries` times, then heard of as "failed". The death of a node is
+    A job whose worker dies is tried again `settings.retries` times, then it is a `RunFailed`. The death of a node is
     no fault of the job, and costs it none of these. Where the driver's own node is gone, or no node is left that takes
     a job, a `ClusterLostError` ends the call; what was under way stays open.
     """
@@ -103,7 +104,7 @@ def work_through_on_ray(
                 for stream in ready:
                     attempt = busy.pop(stream)
                     try:
-                        kind, key, content = ray.get(next(stream))
+                        event = ray.get(next(stream))
                     except StopIteration:
                         continue
                     except nodes.deaths as error:
@@ -115,22 +116,22 @@ def work_through_on_ray(
                         _after_a_death(attempt, error, settings, waiting, heard)
                         continue
                     busy[stream] = attempt  # behind the others, so that none has to wait for a talkative one
-                    _pass_on(attempt, kind, key, content, heard)
+                    _pass_on(attempt, event, heard)
         finally:
             for stream in busy:
                 with suppress(Exception):  # the cluster may be gone, and what ended us matters more
                     ray.cancel(stream, force=True)
 
 
-def _pass_on(attempt: _Attempt, kind: str, key: str, content: Any, heard: Say) -> None:
-    if kind == NEWS_OF_A_FILE:
-        target = Path(attempt.job.out, key)
+def _pass_on(attempt: _Attempt, event: Event, heard: Say) -> None:
+    if isinstance(event, FileMade):
+        target = Path(attempt.job.out, event.path)
         target.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(target, content)
-    elif key not in attempt.over:
-        if kind in ("ended", "failed"):
-            attempt.over.add(key)
-        heard(kind, key, content)
+        write_whole(target, event.content)
+    elif event.key not in attempt.over:
+        if isinstance(event, RunEnded | RunFailed):
+            attempt.over.add(event.key)
+        heard(event)
 
 
 def _after_a_death(
@@ -142,7 +143,7 @@ def _after_a_death(
         return
     for key in attempt.open_keys:
         reason = first_line(getattr(error, "cause", None) or error)
-        heard("failed", key, f"its worker on Ray ended {attempt.tries} times, last with: {reason}")
+        heard(RunFailed(key, f"its worker on Ray ended {attempt.tries} times, last with: {reason}"))
 
 
 class _Nodes:

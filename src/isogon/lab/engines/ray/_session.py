@@ -22,7 +22,7 @@ from typing import Any
 
 from isogon.errors import ArgumentError, IsogonError, MissingExtraError, check_number, check_whole, first_line
 from isogon.files import read_json, write_json
-from isogon.lab.engines._pools import default_workers
+from isogon.lab.engines._workers import default_workers
 
 _MODE, _TOKEN, _TOKEN_PATH = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"
 # The folder of a cluster of our own, and the file in it that says which process it belongs to.

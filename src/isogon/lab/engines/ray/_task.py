@@ -13,18 +13,23 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 import torch
 
+from isogon.lab.engines._events import Event, RunEnded
 from isogon.lab.run import RESULT
 
 #: the file by which a worker knows the driver's folder
 MARK = ".folder-mark"
-#: the kind of news that carries a file: its path below the folder, its bytes
-NEWS_OF_A_FILE = "file"
 
-News = tuple[str, str, Any]
+
+@dataclass(frozen=True)
+class FileMade(Event):
+    """A file that the job made on another node: its `path` below the job's folder, and its bytes."""
+
+    path: str
+    content: bytes
 
 
 @dataclass(frozen=True)
@@ -49,31 +54,31 @@ class Driver:
             os.chdir(self.folder)
 
 
-def work_and_tell(packed: bytes, driver: Driver) -> Iterator[News]:
-    """Do a job and yield its news as they come; an exception in it ends the stream as a death would."""
+def work_and_tell(packed: bytes, driver: Driver) -> Iterator[Event]:
+    """Do a job and yield its events as they come; an exception in it ends the stream as a death would."""
     driver.take_over()
     job, mark = pickle.loads(packed)
     elsewhere = None if _holds(job.out, mark) else _folder_of_this_node(mark, job.keys)
     if elsewhere is not None:
         job = job.moved_to(str(elsewhere))
     # The job speaks when it likes and a generator only when it is asked, so the job has a thread of its own.
-    told: queue.SimpleQueue[News | None] = queue.SimpleQueue()
+    told: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
     errors: list[BaseException] = []
 
     def work() -> None:
         torch.set_num_threads(1)
         try:
-            job.work(lambda *news: told.put(news))
+            job.work(told.put)
         except BaseException as error:
             errors.append(error)
         finally:
             told.put(None)
 
     threading.Thread(target=work, daemon=True).start()
-    while (news := told.get()) is not None:
-        if elsewhere is not None and news[0] == "ended":
-            yield from _files(elsewhere)
-        yield news
+    while (event := told.get()) is not None:
+        if elsewhere is not None and isinstance(event, RunEnded):
+            yield from _files(elsewhere, event.key)
+        yield event
     if errors:
         raise errors[0]
     if elsewhere is not None:
@@ -96,8 +101,8 @@ def _folder_of_this_node(mark: str, keys: list[str]) -> Path:
     return folder
 
 
-def _files(folder: Path) -> Iterator[News]:
+def _files(folder: Path, key: str) -> Iterator[FileMade]:
     """All but locks and half-written files; results last, since where one is, the run is complete."""
     found = [file for file in folder.rglob("*") if file.is_file() and not file.name.startswith(".")]
     for file in sorted(found, key=lambda file: (file.name == RESULT, file)):
-        yield NEWS_OF_A_FILE, file.relative_to(folder).as_posix(), file.read_bytes()
+        yield FileMade(key, file.relative_to(folder).as_posix(), file.read_bytes())
