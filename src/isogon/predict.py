@@ -4,7 +4,7 @@ The norm follows, with y = ‖w‖⁴ for coupled weight decay (‖w‖² for de
 
     y_{t+1} = y_t e^(−r_t) + s_t (1 − e^(−r_t))/r_t,        s_t = 2η_t²L/(1−μ)²  (decoupled: η_t²L),
 
-the exact solution over one step of the relaxation that the theory sheet iterates; its fixed point is the equilibrium of
+the exact solution over one step of the relaxation in docs/theory.md; its fixed point is the equilibrium of
 `theory.equilibrium` to first order in ηλ. Directions turn at the rate of equilibrium times y*/y.
 """
 

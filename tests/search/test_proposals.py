@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
+from typing import get_args
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from isogon.errors import ArgumentError, IsogonError
 from isogon.search import Study, run
 from isogon.search.fit._curve import fit_curve
 from isogon.search.fit._grids import extension, refined, rounded
+from isogon.search.study import Sampler
 from isogon.search.trials._ledger import Ledger
 from isogon.search.trials._proposals import SAMPLERS, Tried, propose
 
@@ -171,3 +173,7 @@ def test_a_search_by_a_sampler_finds_the_top_stopped_or_not(objectives, no_worke
     stopped = run(study, objectives / "stopped")
     assert [row.cell for row in stopped.rows] == [row.cell for row in outcome.rows]
     assert {**stopped.to_dict(), "seconds": 0} == {**outcome.to_dict(), "seconds": 0}
+
+
+def test_a_study_knows_every_sampler_of_the_table():
+    assert set(get_args(Sampler)) == {"grid", *SAMPLERS}

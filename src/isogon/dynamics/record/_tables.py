@@ -15,7 +15,7 @@ import pandas as pd
 from isogon.errors import ArgumentError, first_line
 from isogon.files import read_json, remove_leftovers, write_json, write_whole
 
-#: column → pandas type; the design fixes names and order
+#: column → pandas type; names and order are promised to users
 SCHEMA = {
     "step": "int64",
     "epoch": "int64",

@@ -22,6 +22,7 @@ from isogon.papers.reproduction import (
     worst,
 )
 from isogon.report import Exhibit, FigureExhibit, Line
+from isogon.theory import maps
 
 #: the toy: rate, decay, two starts at a small loss and a step of 1e-6 apart
 TOY_LR, TOY_DECAY, TOY_STARTS, TOY_STEPS = 0.1, 0.5, ((0.1, 1.0), (0.1 + 1e-6, 1.0)), 400
@@ -37,15 +38,14 @@ _SIZES: dict[Scale, tuple[int, float, int, int]] = {
 
 def toy(options: Options) -> pd.DataFrame:
     """Gradient descent with weight decay on x²/(x² + y²) from two starts: loss and angle to the line of zero loss."""
-    rows = []
-    for name, (x, y) in zip(("start 1", "start 2"), TOY_STARTS, strict=True):
-        for step in range(TOY_STEPS + 1):
-            square = x * x + y * y
-            place = {"step": step, "x": x, "y": y, "loss": x * x / square, "angle": math.atan2(abs(x), abs(y))}
-            rows.append({"panel": "a", "column": name, "seed": 0, **place})
-            slope_x, slope_y = 2 * x * y * y / square**2, -2 * x * x * y / square**2
-            x, y = (1 - TOY_LR * TOY_DECAY) * x - TOY_LR * slope_x, (1 - TOY_LR * TOY_DECAY) * y - TOY_LR * slope_y
-    return pd.DataFrame(rows)
+    path = maps.heavy_ball(maps.ratio_gradient, TOY_STARTS, lr=TOY_LR, weight_decay=TOY_DECAY, steps=TOY_STEPS)
+    runs = []
+    for start, name in enumerate(("start 1", "start 2")):
+        x, y = path[:, start].T
+        place = {"step": range(TOY_STEPS + 1), "x": x, "y": y, "loss": maps.ratio_loss(path[:, start])}
+        angle = np.arctan2(abs(x), abs(y))
+        runs.append(pd.DataFrame({"panel": "a", "column": name, "seed": 0, **place, "angle": angle}))
+    return pd.concat(runs, ignore_index=True)
 
 
 def plan_full_batch(options: Options) -> list[Planned]:

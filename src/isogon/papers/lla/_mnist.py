@@ -132,7 +132,7 @@ def _length(table: pd.DataFrame, stage: int) -> int:
 
 
 def _error_sum(table: pd.DataFrame, first: str, other: str, stage: int) -> float:
-    """The dashed baseline: the sum of both mean test errors."""
+    """The dashed baseline: `ensembles.error_sum` from the errors, since the rows do not keep the targets."""
     ends = table[(table["stage"] == stage) & (table["predictions"].str.len() > 0)]
     means = ends.groupby("column")["test_error"].mean()
     return float(means.get(first, math.nan) + means.get(other, math.nan))

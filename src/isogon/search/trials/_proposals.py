@@ -10,13 +10,12 @@ from __future__ import annotations
 import importlib
 import math
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import NamedTuple, get_args
+from typing import NamedTuple
 
 from isogon.errors import MissingExtraError, check_choice
 from isogon.search.fit import ROUNDING
-from isogon.search.study import Sampler
 
 try:
     import optuna
@@ -24,9 +23,6 @@ try:
     from optuna.trial import TrialState, create_trial
 except ImportError as error:  # pragma: no cover - exercised in a subprocess
     raise MissingExtraError("optuna", extra="search", purpose="to propose the trials of a search") from error
-
-#: the samplers that propose one tuning factor after another
-SAMPLERS: tuple[str, ...] = tuple(name for name in get_args(Sampler) if name != "grid")
 
 # Random proposals before a model is asked: as many cells as a curve needs. Optuna's ten would be the whole search.
 _STARTUP = 3
@@ -81,11 +77,11 @@ def _widest_gap(low: float, high: float, known: Sequence[float]) -> float:
 
 def make_sampler(name: str, *, seed: int, startup: int = 10) -> optuna.samplers.BaseSampler:
     """Optuna's sampler of that name; `startup` random trials before its model is asked, if it has one."""
-    check_choice("sampler", name, SAMPLERS)
-    if name == "random":
-        return optuna.samplers.RandomSampler(seed=seed)
-    if name == "tpe":
-        return optuna.samplers.TPESampler(seed=seed, n_startup_trials=startup)
+    check_choice("sampler", name, tuple(SAMPLERS))
+    return SAMPLERS[name](seed, startup)
+
+
+def _gp(seed: int, startup: int) -> optuna.samplers.BaseSampler:
     try:
         importlib.import_module("scipy")  # Optuna looks for it only when it fits its model
     except ImportError as error:
@@ -94,3 +90,12 @@ def make_sampler(name: str, *, seed: int, startup: int = 10) -> optuna.samplers.
         # Experimental in Optuna 4.
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
         return optuna.samplers.GPSampler(seed=seed, n_startup_trials=startup)
+
+
+#: the samplers that propose one tuning factor after another, each made from a seed and a number of random trials first;
+#: a new one is a line here and its name in `search.study.Sampler`
+SAMPLERS: dict[str, Callable[[int, int], optuna.samplers.BaseSampler]] = {
+    "tpe": lambda seed, startup: optuna.samplers.TPESampler(seed=seed, n_startup_trials=startup),
+    "gp": _gp,
+    "random": lambda seed, startup: optuna.samplers.RandomSampler(seed=seed),
+}
