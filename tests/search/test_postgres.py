@@ -60,7 +60,9 @@ def objective(trial):
 DRIVER = """
 import json, sys, time
 from pathlib import Path
-from isogon.search import Study, execution, run, storage
+from isogon.search import Study, run
+from isogon.search.trials import _execution as execution
+from isogon.search.trials import _storage as storage
 
 def in_turn(jobs, *, heard, claim):
     for job in jobs:
