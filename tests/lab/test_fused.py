@@ -204,7 +204,7 @@ def test_a_network_that_cannot_be_recorded_is_trained_step_by_step(make_config, 
     config = make_config(data="fashion-mini", samples=300, epochs=2)
     alone = train(config, device="cuda")
     monkeypatch.setattr(network.Twin, "__init__", refuse)
-    with pytest.warns(UserWarning, match="cannot be recorded: not this one"):
+    with pytest.warns(UserWarning, match=r"cannot be recorded \(not this one\)"):
         (run,) = lane_group.lanes([config], device="cuda")
     np.testing.assert_allclose(run.epochs.train_loss, alone.epochs.train_loss, rtol=0.05)
 
