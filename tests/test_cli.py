@@ -123,7 +123,7 @@ def test_predict_draws(tmp_path, ending):
     ("command", "sentence"),
     [
         ("transfer", "--lr must be given: add --lr with a number, or --recipe with a file."),
-        ("transfer --lr abc", "--lr must be a number, got 'abc': write 0.1 or 1e-4, say."),
+        ("transfer --lr abc", "--lr must be a number, got 'abc': for example 0.1 or 1e-4."),
         (WORKED + " --lr nan", "lr must be a finite number above 0, got nan: give the peak learning rate."),
         (WORKED + " --momentum 1", "momentum must be a finite number at least 0 and below 1, got 1.0"),
         (WORKED + " --to batch", "--to must be name=value"),

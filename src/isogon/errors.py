@@ -171,7 +171,7 @@ def check_choice(name: str, value: Any, choices: Iterable[str], *, cure: str | N
     """`value` when it is one of `choices`."""
     options = tuple(choices)
     if not isinstance(value, str) or value not in options:
-        raise ArgumentError(name, "one of " + ", ".join(options), value, cure or f"write {options[0]}, say")
+        raise ArgumentError(name, "one of " + ", ".join(options), value, cure or f"for example {options[0]}")
     return value
 
 

@@ -25,7 +25,7 @@ def find(argument: str, path: str, *, kind: str = "function") -> Any:
     place, _, name = path.rpartition(":")
     if not place or not name:
         rule = f"package.module:{kind} or file.py:{kind}"
-        raise ArgumentError(argument, rule, path, "write isogon.nets:resnet18, say")
+        raise ArgumentError(argument, rule, path, "for example isogon.nets:resnet18")
     _look_in(os.getcwd())
     try:
         found: Any = _from_file(Path(place)) if place.endswith(".py") else importlib.import_module(place)

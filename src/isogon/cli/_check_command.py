@@ -85,11 +85,11 @@ def _input(shape: str, dtype: str) -> torch.Tensor:
 
     kind = getattr(torch, dtype, None)
     if not isinstance(kind, torch.dtype):
-        raise ArgumentError("--dtype", "a type that torch knows", dtype, "write float32 or int64, say")
+        raise ArgumentError("--dtype", "a type that torch knows", dtype, "for example float32 or int64")
     try:
         sizes = [int(part) for part in shape.split(",")]
     except ValueError:
-        raise ArgumentError("--input", "whole numbers with commas", shape, "write 2,3,32,32, say") from None
+        raise ArgumentError("--input", "whole numbers with commas", shape, "for example 2,3,32,32") from None
     total = 1
     for size in sizes:
         check_whole("--input", size, high=10**9, cure="every size counts something")
@@ -128,7 +128,7 @@ def _model(path: str, arguments: dict[str, Any]) -> torch.nn.Module:
 def _setting(item: str) -> tuple[str, Any]:
     name, separator, text = item.partition("=")
     if not separator or not name.isidentifier():
-        raise ArgumentError("--set", "name=value", item, "write --set scale_invariant=affine, say")
+        raise ArgumentError("--set", "name=value", item, "for example --set scale_invariant=affine")
     try:
         return name, ast.literal_eval(text)
     except (ValueError, SyntaxError, MemoryError, RecursionError):

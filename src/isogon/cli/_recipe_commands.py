@@ -180,7 +180,7 @@ def _number(name: str, text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise ArgumentError(name, "a number", text, "write 0.1 or 1e-4, say") from None
+        raise ArgumentError(name, "a number", text, "for example 0.1 or 1e-4") from None
 
 
 def _changes(items: list[str]) -> dict[str, float]:
@@ -190,7 +190,10 @@ def _changes(items: list[str]) -> dict[str, float]:
         name = ALIASES.get(name.strip(), name.strip())
         if not separator or name not in CHANGEABLE:
             raise ArgumentError(
-                "--to", "name=value with lr, wd, momentum, batch, samples or epochs", item, "write --to batch=1024, say"
+                "--to",
+                "name=value with lr, wd, momentum, batch, samples or epochs",
+                item,
+                "for example --to batch=1024",
             )
         if name in changes:
             raise ArgumentError("--to", "one value for each name", item, f"give {name} once")

@@ -106,7 +106,7 @@ def make_norm(kind: NormKind, channels: int, *, affine: bool = True, ghost_batch
     two in a group. Features have no positions, so that instance norm does not exist for them and group norm
     would leave little (a group of two features becomes ±1): both are layer norm there.
     """
-    check_choice("kind", kind, NORM_KINDS, cure="write batch, say")
+    check_choice("kind", kind, NORM_KINDS, cure="for example batch")
     check_whole("dim", dim, low=1, high=2, cure="write 2 for images, 1 for features")
     if kind == "batch":
         return (nn.BatchNorm2d if dim == 2 else nn.BatchNorm1d)(channels, affine=affine)

@@ -149,7 +149,7 @@ class Recipe:
     ) -> Self:
         """The recipe of a `torch.optim` optimizer (SGD, AdamW, Muon), or of one named Lion.
 
-        Groups without weight decay (biases, say) are passed over; where the others differ, `group` names the one that
+        Groups without weight decay, such as biases, are left out; where the others differ, `group` names the one that
         is meant. A learning rate that a scheduler drives is taken at its base, `initial_lr`; under OneCycleLR at its
         peak, with the momentum that goes with it.
         """

@@ -30,7 +30,7 @@ _RAMP = ((59, 28, 115), (33, 102, 158), (18, 146, 130), (112, 173, 50), (222, 16
 
 
 def ordered_colours(count: int) -> list[str]:
-    """A colour for each of `count` lines that have an order, the depth of a layer, say."""
+    """A colour for each of `count` lines that have an order, such as the depth of a layer."""
     if count <= len(COLOURS):
         return list(COLOURS[:count])
     places = np.linspace(0, len(_RAMP) - 1, count)

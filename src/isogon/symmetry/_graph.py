@@ -101,7 +101,7 @@ def feeders(node: fx.Node) -> tuple[str, ...]:
 
 
 def is_region(node: fx.Node) -> bool:
-    """Whether the node runs a graph of its own (a no_grad or autocast block, say)."""
+    """Whether the node runs a graph of its own (for example a no_grad or autocast block)."""
     return isinstance(node.target, torch._ops.HigherOrderOperator)
 
 

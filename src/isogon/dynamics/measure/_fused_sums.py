@@ -1,4 +1,4 @@
-"""The sums of `sums.Sums` on a CUDA device, by one Triton kernel before a step and one after it.
+"""The sums of `Sums` on a CUDA device, by one Triton kernel before a step and one after it.
 
 An eager training step of a small network is bound by the launching of kernels, so a monitor that measures every step
 should launch few: here each number is read once on either side of the step. Addresses travel in a table. Gradients lie

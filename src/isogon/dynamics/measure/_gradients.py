@@ -29,7 +29,7 @@ def gradients_of(parameters: Sequence[torch.nn.Parameter]) -> list[torch.Tensor 
 
 
 def unscale_(table: torch.Tensor, scale: torch.Tensor) -> None:
-    """Take the loss scale s out of the rows of `sums.Sums.step`: ‖g‖² by s², ⟨a, g⟩ and ⟨v, g⟩ by s.
+    """Take the loss scale s out of the rows of `Sums.step`: ‖g‖² by s², ⟨a, g⟩ and ⟨v, g⟩ by s.
 
     A fused optimizer takes it out of the gradients in its own kernel, after they were measured.
     """

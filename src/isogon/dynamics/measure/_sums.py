@@ -1,7 +1,7 @@
 """Sums over many tensors at once, made where the tensors are and left there: nothing here waits for the device.
 
 Three ways to the same numbers, all given in float64. On the CPU each tensor is walked in pieces that stay in the cache.
-On other devices launching a kernel costs more than running it. Where Triton works, `fused_sums` launches the fewest;
+On other devices launching a kernel costs more than running it. Where Triton works, `FusedSums` launches the fewest;
 elsewhere the copy of the weights is one flat array, and `torch._foreach_*` turns it, in place, into one product after
 another: no memory beyond that copy is needed.
 """

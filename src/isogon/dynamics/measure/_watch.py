@@ -35,7 +35,7 @@ class Taken:
     """Measurements on the host, one entry each: steps, or ends of epochs.
 
     `step` counts from 0; `steps` are those of the epoch that ends there; `groups` are the settings of each parameter
-    group. `table` is (measurements, rows, tensors) with the rows of `sums.Sums.step` or `epoch`, and NaN where a tensor
+    group. `table` is (measurements, rows, tensors) with the rows of `Sums.step` or `epoch`, and NaN where a tensor
     had no gradient.
     """
 
@@ -90,7 +90,7 @@ class Watch:
         self._flags: list[tuple[int, torch.Tensor]] = []
         self._steps_waiting: list[_Measured] = []
         self._epochs_waiting: list[_Measured] = []
-        # Weights as `sums.Sums` keeps them: at the start of the epoch, and with the gradient before the step under way.
+        # Weights as `Sums` keeps them: at the start of the epoch, and with the gradient before the step under way.
         self._epoch_start: Any = None
         self._before_step: Any = None
         self._measured_gradient = False

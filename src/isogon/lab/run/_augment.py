@@ -203,7 +203,7 @@ def find_augmentation(name: str) -> Augmentation:
             return ResizedCrop(int(size))
         if name in _NAMED:
             return _NAMED[name]
-    raise ArgumentError("augmentation", "one of " + ", ".join([*_NAMED, "resized-crop:SIZE"]), name, "write none, say")
+    raise ArgumentError("augmentation", "one of " + ", ".join([*_NAMED, "resized-crop:SIZE"]), name, "for example none")
 
 
 def normalise(

@@ -49,7 +49,7 @@ class Config:
             classes, the number of channels and `net_options`.
         data: a name that `lab.load` knows; `data_root` is the folder it is looked for in.
         augmentation: `none`, `flip`, `crop`, `crop-flip` or `resized-crop:SIZE`.
-        schedule: of learning rate and weight decay, see `lab.plans`; `step` divides by 10 at 50 % and 75 %.
+        schedule: of learning rate and weight decay, see `schedules.from_name`; `step` divides by 10 at 50 % and 75 %.
         seed: of the order of batches and of augmentation; `init_seed` of the first weights (`seed` where None);
             `subset_seed` of the choice of the subset.
         initialisation: `default` is the network's own; or a scheme of `nets.initialise`.
@@ -63,7 +63,7 @@ class Config:
             epochs are short, tests would take longer than training.
         snapshot_every: the run's folder keeps the weights after one epoch in so many; 0 for none.
         turns: weights by name, each with numbers of steps k; the epochs' table has the root mean square of the weight's
-            angle over k steps, see `lab.turns`.
+            angle over k steps, see `lab.column_of`.
         save_predictions: keep the predicted classes of the test set at the end, for ensembles.
         save_weights: keep the weights at the end.
     """
@@ -124,7 +124,7 @@ class Config:
         for name in ("net_options", "turns"):
             object.__setattr__(self, name, MappingProxyType(_plain(name, getattr(self, name))))
         for weight, spans in self.turns.items():
-            name, cure = f"turns[{weight!r}]", "write [1, 4], say"
+            name, cure = f"turns[{weight!r}]", "for example [1, 4]"
             if not isinstance(spans, list):
                 raise ArgumentError(name, "a list of numbers of steps", spans, cure)
             for steps in spans:

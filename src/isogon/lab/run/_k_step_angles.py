@@ -32,7 +32,7 @@ class Turns:
         known = dict(model.named_parameters())
         for name in spans:
             if name not in known:
-                raise ArgumentError("turns", "weights of the network by name", name, f"write {next(iter(known))}, say")
+                raise ArgumentError("turns", "weights of the network by name", name, f"for example {next(iter(known))}")
         self._weights = {(name, steps): known[name] for name in spans for steps in spans[name]}
         self.begin_epoch()
 

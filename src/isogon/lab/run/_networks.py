@@ -97,7 +97,7 @@ def _scale_map(net: str, options: str, num_classes: int, shape: tuple[int, ...])
 def _function(net: str) -> Callable[..., nn.Module]:
     found = named.find("net", net) if ":" in net else getattr(nets, net, None)
     if not callable(found):
-        raise _unknown(net, "it is no function" if hasattr(nets, net) or ":" in net else "write resnet18, say")
+        raise _unknown(net, "it is no function" if hasattr(nets, net) or ":" in net else "for example resnet18")
     return found  # type: ignore[no-any-return]
 
 

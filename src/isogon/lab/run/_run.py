@@ -20,7 +20,7 @@ from isogon.errors import ArgumentError, IsogonError
 from isogon.files import read_json
 from isogon.lab.run._config import Config
 
-#: files of a run's folder, beside those of `dynamics.records`
+#: files of a run's folder, beside those of `dynamics.RunFolder`
 CONFIG, CHECKPOINT, RESULT = "config.json", "checkpoint.pt", "result.json"
 SNAPSHOT = "weights-after-{}.pt"
 WEIGHTS, PREDICTIONS = "weights.pt", "predictions.npy"

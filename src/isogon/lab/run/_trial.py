@@ -91,7 +91,7 @@ class Trial:
         if for_invariant:
             if scale_map is None:
                 rule = "ordinary for a network of which isogon.check cannot tell the invariant weights"
-                raise ArgumentError("schedule", rule, config.schedule, "write step, say")
+                raise ArgumentError("schedule", rule, config.schedule, "for example step")
             self.optimizer = make_optimizer(split_groups(self.model, scale_map), config.recipe)
             self.driver = drive(self.optimizer, schedule, model=self.model, scale_map=scale_map)
         else:

@@ -1,8 +1,8 @@
 """The verdict on a table of Yun et al., and how it is shown.
 
 A column is judged by the means over its seeds. Two cells differ clearly where their means are more than two standard
-errors apart, the noise of one run being that of `search.curve`: the spread over seeds, or with one seed what a parabola
-leaves over (the column's own or the table's median, whichever is larger, since few cells may fit by chance).
+errors apart, the noise of one run being that of `search.fit_curve`: the spread over seeds, or with one seed what a
+parabola leaves over (the column's own or the table's median, whichever is larger, since few cells may fit by chance).
 Where one missed column fails a whole table, a miss must be clearer the more cells there are: the chance that noise
 alone gives one is shared among them.
 """

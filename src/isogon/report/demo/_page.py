@@ -68,7 +68,7 @@ def demo_text(demo: DemoSummary) -> str:
     """The whole page, plotly.js within."""
     figures = {"angles": _angles(demo), "accuracies": _accuracies(demo)}
     body = f"""<h1>Find the weight decay on a fraction of the data, use it on all of it</h1>
-<p>Normalisation (batch norm, say) makes a network blind to the length of its weights: only their <i>direction</i>
+<p>Normalisation (such as batch norm) makes a network blind to the length of its weights: only their <i>direction</i>
 matters, and training is the turning of that direction. One number, the <b>tuning factor</b>
 F = N·lr·wd / (B·(1 − momentum)), for N images in batches of B with learning rate lr and weight decay wd, sets the angle
 by which the weights turn in an epoch. So a value found cheaply on few images can be carried to many. The runs below,

@@ -1,4 +1,4 @@
-"""A pool of workers on a Ray cluster, which does what `lab.workers` does with processes of this machine.
+"""A pool of workers on a Ray cluster, which does what `engines/_workers.py` does with processes of this machine.
 
 A job is a Ray task that streams its news. Ray itself retries nothing: a task that died has told how far it came, so the
 driver decides, and each run ends exactly once. Where a worker sees the driver's folder it trains there; elsewhere it
@@ -72,7 +72,7 @@ def work_through_on_ray(
     claim: Callable[[AnyJob], bool] | None = None,
     settings: RaySettings,
 ) -> None:
-    """Do all jobs, `workers` at a time or as many as the cluster takes; see `lab.workers.work_through`.
+    """Do all jobs, `workers` at a time or as many as the cluster takes; see `work_through` of `engines/_workers.py`.
 
     A job whose worker dies is tried again `settings.retries` times, then it is a `RunFailed`. The death of a node is
     no fault of the job, and costs it none of these. Where the driver's own node is gone, or no node is left that takes

@@ -6,7 +6,7 @@ mean and variance over the rows of a ghost batch; r and max are optional. An act
 layout is a matrix of N·H·W rows and C columns, a ghost batch a stretch of its rows. The first kernel of each direction
 leaves sums (or means) of parts of the rows, the second one joins them and makes the result, so that every element is
 read twice and written once, and the order of additions is fixed. The ordinary operations are
-`nets.norms.GhostBatchNorm2d` (or `nn.BatchNorm2d`, one ghost batch), a sum, and `torch.relu`.
+`nets.GhostBatchNorm2d` (or `nn.BatchNorm2d`, one ghost batch), a sum, and `torch.relu`.
 """
 
 from __future__ import annotations
