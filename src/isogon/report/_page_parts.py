@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,11 @@ from isogon.report._drawing import PLOTLY_CONFIG, check_target
 
 # A page may run its own scripts and save its own pictures; the browser blocks everything else.
 POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
+
+
+def _asset(name: str) -> str:
+    """A style or script that ships in `report/assets`, as it stands in a page: on lines of its own."""
+    return "\n" + (files("isogon.report.assets") / name).read_text(encoding="utf-8")
 
 
 def json_text(content: Any) -> str:
@@ -70,72 +76,11 @@ def write_html(text: str, path: str | os.PathLike[str], *, name: str = "path") -
 
 
 # For pages that are texts with figures between them.
-_ARTICLE_STYLE = """
-table { border-collapse: collapse; font-size: .9rem; }
-th, td { padding: .15rem .8rem .15rem 0; text-align: right; border-bottom: 1px solid #e6e9ee; }
-pre { padding: .6rem .8rem; background: #f7f9fb; overflow-x: auto; font-size: .85rem; }
-"""
+_ARTICLE_STYLE = _asset("article.css")
 # Draws each figure of the element `figures` at the place that has its name.
-_ARTICLE_SCRIPT = """
-"use strict";
-const page = JSON.parse(document.getElementById("figures").textContent);
-for (const [place, figure] of Object.entries(page.figures)) {
-  Plotly.newPlot(place, figure.data, figure.layout, page.config);
-}
-"""
+_ARTICLE_SCRIPT = _asset("article.js")
 
 
-STYLE = """
-body { margin: 0 auto; max-width: 1500px; padding: 1.2rem 1.6rem; font: 15px/1.5 system-ui, sans-serif; color: #222; }
-h1 { font-size: 1.5rem; margin: 0 0 .3rem; overflow-wrap: anywhere; }
-h2 { font-size: 1.05rem; margin: 1.2rem 0 .4rem; }
-.recipe span { display: inline-block; margin: 0 .4rem .3rem 0; padding: .05rem .55rem; border-radius: 1rem;
-  background: #f0f2f5; font-size: .85rem; }
-.findings { list-style: none; margin: 0; padding: 0; }
-.findings li { margin: .35rem 0; padding: .45rem .8rem; border-left: 4px solid #56B4E9; background: #f7f9fb;
-  overflow-wrap: anywhere; }
-.findings li.problem { border-color: #D55E00; background: #fdf3ec; }
-.findings li.warning { border-color: #E69F00; background: #fdf8ea; }
-.findings b { display: inline-block; min-width: 4.6rem; font-size: .8rem; text-transform: uppercase; }
-.findings button { border: 0; padding: 0; margin-right: .5rem; background: none; color: #0072B2; font: inherit;
-  text-decoration: underline; cursor: pointer; }
-main { display: grid; grid-template-columns: 17rem minmax(0, 1fr); gap: 1rem; margin-top: .6rem; }
-aside { font-size: .87rem; }
-aside > label { display: block; margin-top: .4rem; }
-aside input[type=search] { width: 100%; box-sizing: border-box; margin: .4rem 0; padding: .25rem .4rem; }
-#layers { max-height: 34rem; overflow-y: auto; }
-#layers label { display: flex; align-items: baseline; padding: .08rem 0; overflow-wrap: anywhere; cursor: pointer; }
-#layers label[hidden] { display: none; }
-#layers i { flex: 0 0 1.1rem; height: .3rem; margin: 0 .35rem .15rem; border-radius: .2rem; }
-#panels { height: 760px; }
-footer { color: #667; font-size: .85rem; }
-@media (max-width: 900px) { main { grid-template-columns: 1fr; } #layers { max-height: 10rem; } }
-"""
+STYLE = _asset("run.css")
 
-SCRIPT = """
-"use strict";
-const run = JSON.parse(document.getElementById("run").textContent);
-const panels = document.getElementById("panels");
-const boxes = [...document.querySelectorAll("#layers input")];
-const show = () => Plotly.restyle(panels, { visible: run.layer_of.map((layer) => boxes[layer].checked) });
-const pick = (wanted) => { boxes.forEach((box, layer) => { box.checked = wanted(layer); }); show(); };
-
-Plotly.newPlot(panels, run.data, run.layout, run.config);
-if (run.epochs) Plotly.newPlot("epochs", run.epochs.data, run.epochs.layout, run.config);
-boxes.forEach((box) => box.addEventListener("change", show));
-document.getElementById("every").addEventListener("click", () => pick(() => true));
-document.getElementById("opening").addEventListener("click", () => pick((layer) => run.opening.includes(layer)));
-document.getElementById("filter").addEventListener("input", (event) => {
-  const wanted = event.target.value.toLowerCase();
-  boxes.forEach((box) => { box.parentElement.hidden = !box.parentElement.textContent.toLowerCase().includes(wanted); });
-});
-document.getElementById("linear").addEventListener("change", (event) => {
-  const type = event.target.checked ? "linear" : "log";
-  Plotly.relayout(panels, Object.fromEntries(run.heights.map((axis) => [axis + ".type", type])));
-});
-document.querySelectorAll(".findings button").forEach((button) => button.addEventListener("click", () => {
-  const named = Number(button.dataset.layer);
-  pick((layer) => layer === named || layer === run.joint);
-  panels.scrollIntoView({ behavior: "smooth" });
-}));
-"""
+SCRIPT = _asset("run.js")

@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pandas as pd
 
-from isogon.papers.lla._judging import finished, panels, too_little
+from isogon.papers.lla._judging import panels, too_little
 from isogon.papers.lla._setup import CHOICES, planned, scheduled
 from isogon.papers.reproduction import (
     Experiment,
@@ -18,6 +18,7 @@ from isogon.papers.reproduction import (
     Scale,
     Verdict,
     curves,
+    finished,
     together,
     worst,
 )

@@ -28,11 +28,6 @@ def too_little(what: str) -> Judgement:
     return Judgement("undecided", f"Too little to judge: {what}.")
 
 
-def finished(table: pd.DataFrame) -> pd.DataFrame:
-    """The rows of runs that finished; none of an empty table."""
-    return table[table["status"] == "finished"] if "status" in table else table
-
-
 def levels(table: pd.DataFrame, quantity: str) -> pd.DataFrame:
     """`mean` of `quantity` of each column, and its standard `error`.
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from isogon import Recipe
 from isogon.dynamics import ensembles
 from isogon.lab import Config, Run
-from isogon.papers.lla._judging import endings, finished, lines, numbers_of, spread, too_little
+from isogon.papers.lla._judging import endings, lines, numbers_of, spread, too_little
 from isogon.papers.lla._setup import planned
 from isogon.papers.reproduction import (
     Experiment,
@@ -22,6 +22,7 @@ from isogon.papers.reproduction import (
     Planned,
     Scale,
     Verdict,
+    finished,
     points,
     together,
     worst,

@@ -14,7 +14,6 @@ from isogon.lab import Config
 from isogon.papers.lla._judging import (
     ACCURACY_TOLERANCE,
     endings,
-    finished,
     lead,
     levels,
     numbers_of,
@@ -34,6 +33,7 @@ from isogon.papers.reproduction import (
     Scale,
     Verdict,
     curves,
+    finished,
     points,
     together,
     worst,

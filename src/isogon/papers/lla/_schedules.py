@@ -16,7 +16,6 @@ from isogon.papers.lla._judging import (
     ACCURACY_TOLERANCE,
     RATE_TOLERANCE,
     endings,
-    finished,
     lead,
     numbers_of,
     panels,
@@ -24,7 +23,18 @@ from isogon.papers.lla._judging import (
     too_little,
 )
 from isogon.papers.lla._setup import CHOICES, LR, WEIGHT_DECAY, decay_of, planned, scheduled
-from isogon.papers.reproduction import Experiment, Gap, Judgement, Options, Planned, Scale, curves, points, worst
+from isogon.papers.reproduction import (
+    Experiment,
+    Gap,
+    Judgement,
+    Options,
+    Planned,
+    Scale,
+    curves,
+    finished,
+    points,
+    worst,
+)
 from isogon.report import Cell, Exhibit, Place, TableExhibit
 from isogon.schedules import Schedule, from_name
 

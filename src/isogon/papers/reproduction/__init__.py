@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from isogon.papers.reproduction._claims import UNKNOWN, Gap, mean_of, points, together, worst
+from isogon.papers.reproduction._claims import UNKNOWN, Gap, finished, mean_of, points, together, worst
 from isogon.papers.reproduction._experiment import (
     SCALES,
     Experiment,
@@ -39,6 +39,7 @@ __all__ = [
     "curves",
     "experiments",
     "final",
+    "finished",
     "listing",
     "mean_of",
     "points",

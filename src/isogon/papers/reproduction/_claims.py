@@ -87,3 +87,11 @@ def together(*parts: Judgement) -> Judgement:
 def points(gap: Gap) -> str:
     """A difference of accuracies in percentage points."""
     return gap.said(" points", times=100)
+
+
+def finished(table: pd.DataFrame, **labels: str | int) -> pd.DataFrame:
+    """The rows of runs that finished, with these labels; all of a table that does not say how runs ended."""
+    chosen = table["status"] == "finished" if "status" in table else pd.Series(True, index=table.index)
+    for name, value in labels.items():
+        chosen &= table[name] == value
+    return table[chosen]

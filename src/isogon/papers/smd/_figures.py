@@ -9,7 +9,17 @@ from functools import partial
 import pandas as pd
 
 from isogon.papers import _imagenet as imagenet
-from isogon.papers.reproduction import Experiment, Judgement, Options, Planned, cell_of, final, mean_of, together
+from isogon.papers.reproduction import (
+    Experiment,
+    Judgement,
+    Options,
+    Planned,
+    cell_of,
+    final,
+    finished,
+    mean_of,
+    together,
+)
 from isogon.papers.smd._maps import FIGURE_4, FIGURE_5
 from isogon.papers.smd._motion import (
     FIRST_STAGE,
@@ -19,7 +29,6 @@ from isogon.papers.smd._motion import (
     by_step,
     excess_by_blocks,
     excess_by_layer,
-    finished,
     last_third,
     layer_figure,
     near_law,

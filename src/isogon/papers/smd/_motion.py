@@ -85,14 +85,6 @@ def _with_stages(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.assign(stage=changed.cumsum(), rescaled_norm=rows["norm"] * scale)
 
 
-def finished(table: pd.DataFrame, **labels: str | int) -> pd.DataFrame:
-    """The rows of runs that finished with these labels."""
-    chosen = table["status"] == "finished"
-    for name, value in labels.items():
-        chosen &= table[name] == value
-    return table[chosen]
-
-
 def last_third(rows: pd.DataFrame, column: str = "step") -> pd.DataFrame:
     if not len(rows):
         return rows

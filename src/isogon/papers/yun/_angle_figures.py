@@ -32,7 +32,7 @@ CLEAR = 4.0
 NOTHING = "There are too few finished curves, or too few epochs of them, to compare."
 
 
-class Gap(NamedTuple):
+class LogRatio(NamedTuple):
     """The logarithm of largest over smallest, and `CLEAR` times its standard error; NaN where that cannot be told."""
 
     log_ratio: float
@@ -60,15 +60,15 @@ def logs(rows: pd.DataFrame, value: str) -> pd.DataFrame:
     return logarithms.pivot_table(index="epoch", columns="column", values="log", aggfunc="mean")
 
 
-def gap(rows: pd.DataFrame, value: str, window: tuple[int, int]) -> Gap:
+def log_ratio_of(rows: pd.DataFrame, value: str, window: tuple[int, int]) -> LogRatio:
     """How far apart the curves of `rows` lie in the window."""
     table = logs(rows, value)
     part = table[(table.index >= window[0]) & (table.index < window[1])]
     if part.shape[1] < 2 or len(part) < 2:
-        return Gap(math.nan, math.nan)
+        return LogRatio(math.nan, math.nan)
     means = part.mean()
     apart = (part[means.idxmax()] - part[means.idxmin()]).dropna()
-    return Gap(float(means.max() - means.min()), CLEAR * float(apart.std()) / math.sqrt(len(apart)))
+    return LogRatio(float(means.max() - means.min()), CLEAR * float(apart.std()) / math.sqrt(len(apart)))
 
 
 def allowed(rows: pd.DataFrame) -> float:
@@ -87,7 +87,7 @@ def judge_angles(table: pd.DataFrame, *, drops: Sequence[float] = STEP, value: s
     for panel, rows in table.groupby("panel"):
         tuned, contrast = rows[rows["kind"] == TUNED], rows[rows["kind"] == CONTRAST]
         for place, window in enumerate(phases):
-            ours, other = gap(tuned, value, window), gap(contrast, value, window)
+            ours, other = log_ratio_of(tuned, value, window), log_ratio_of(contrast, value, window)
             numbers[f"{panel}{place + 1}_tuned"], numbers[f"{panel}{place + 1}_contrast"] = ours.ratio, other.ratio
             verdicts.append(_agreement(ours, other, allowed(tuned) if len(tuned) else math.nan))
             # fmax and fmin pass over panels without a number.
@@ -106,7 +106,7 @@ def judge_angles(table: pd.DataFrame, *, drops: Sequence[float] = STEP, value: s
     return Judgement(_overall(verdicts), sentence, numbers)
 
 
-def _agreement(ours: Gap, other: Gap, limit: float) -> Verdict:
+def _agreement(ours: LogRatio, other: LogRatio, limit: float) -> Verdict:
     if ours.log_ratio - ours.error > limit or ours.log_ratio - ours.error > other.log_ratio + other.error:
         return "fails"
     agree = ours.log_ratio + ours.error < limit and ours.log_ratio + ours.error < other.log_ratio - other.error
@@ -124,7 +124,7 @@ def judge_rates(table: pd.DataFrame) -> Judgement:
     if "effective_lr" not in table or not (table["status"] == "finished").any():
         return Judgement("undecided", NOTHING)
     phases = windows(int(table["epoch"].max()) + 1, STEP)
-    levels = gap(table, "effective_lr", phases[0])
+    levels = log_ratio_of(table, "effective_lr", phases[0])
     if math.isnan(levels.error):
         return Judgement("undecided", NOTHING)
     rates = logs(table, "effective_lr")
@@ -132,13 +132,16 @@ def judge_rates(table: pd.DataFrame) -> Judgement:
     verdicts: list[Verdict] = [
         "holds" if risen > 0 else "fails",
         _below(moved, math.log1p(SETTLED)),
-        _below(Gap(-levels.log_ratio, levels.error), -math.log(2)),
+        _below(LogRatio(-levels.log_ratio, levels.error), -math.log(2)),
     ]
     numbers = {"moved": moved.ratio, "risen": math.exp(risen), "levels": levels.ratio}
     sizes = table.groupby("samples")["column"].nunique()
     equal = table[table["samples"] == sizes.idxmax()]
     for place, window in enumerate(phases, start=1):
-        same, every = gap(equal, "effective_lr_epoch", window), gap(table, "effective_lr_epoch", window)
+        same, every = (
+            log_ratio_of(equal, "effective_lr_epoch", window),
+            log_ratio_of(table, "effective_lr_epoch", window),
+        )
         numbers[f"equal_n{place}"], numbers[f"all{place}"] = same.ratio, every.ratio
         verdicts.append(_agreement(same, every, allowed(equal)))
     sentence = (
@@ -149,16 +152,16 @@ def judge_rates(table: pd.DataFrame) -> Judgement:
     return Judgement(_overall(verdicts), sentence, numbers)
 
 
-def _movement(rates: pd.DataFrame, start: int, end: int) -> tuple[Gap, float]:
+def _movement(rates: pd.DataFrame, start: int, end: int) -> tuple[LogRatio, float]:
     """The largest change from the window's first half to its second, and the smallest since the first epoch."""
     middle = (start + end) // 2
     early, late = (rates[(rates.index >= a) & (rates.index < b)] for a, b in ((start, middle), (middle, end)))
     change = (late.mean() - early.mean()).abs()
     error = CLEAR * np.sqrt(late.var() / len(late) + early.var() / len(early))
-    return Gap(float(change.max()), float(error.max())), float((late.mean() - rates.iloc[0]).min())
+    return LogRatio(float(change.max()), float(error.max())), float((late.mean() - rates.iloc[0]).min())
 
 
-def _below(value: Gap, limit: float) -> Verdict:
+def _below(value: LogRatio, limit: float) -> Verdict:
     if value.log_ratio - value.error > limit:
         return "fails"
     return "holds" if value.log_ratio + value.error < limit else "undecided"
