@@ -47,9 +47,8 @@ from torch.nn.functional import cross_entropy
 
 import isogon
 from isogon import Recipe
-from isogon.lab import Config, lanes
-from isogon.lab.run._trial import Trial
-from isogon.nets._norms import GhostBatchNorm1d, GhostBatchNorm2d
+from isogon.lab import Config, Trial, lanes
+from isogon.nets import GhostBatchNorm1d, GhostBatchNorm2d
 
 EPOCHS = 1000
 # Lanes with which the monitor's cost is measured.

@@ -24,8 +24,8 @@ from gpu_lanes import WORKS, Bench
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
+from isogon.lab import Trial
 from isogon.lab.gpu._graphed import GraphedTrial
-from isogon.lab.run._trial import Trial
 
 # Our kernels by name, and parts of the names of the libraries' convolutions and products.
 OURS = {

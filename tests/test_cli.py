@@ -134,6 +134,12 @@ def test_predict_draws(tmp_path, ending):
         (WORKED + " --wd 0", "without weight decay there is no tuning factor to keep"),
         (WORKED + " --recipe /nowhere.toml", "recipe must be a file we can read, got '/nowhere.toml'"),
         (PREDICT + " --schedule step:20,10", "--schedule must be step:EPOCHS/DIVISOR with rising epochs"),
+        (
+            PREDICT + " --schedule exp(cosine)",
+            "--schedule must be one with weight decay here, got 'exp(cosine)': write cosine",
+        ),
+        (PREDICT + f" --schedule warmup:{'9' * 400}(step)", "--schedule must be of epochs below 1e9"),
+        (PREDICT + f" --schedule lr_{'9' * 400}", "--schedule must be of epochs below 1e9"),
         (PREDICT + " --schedule step:a/b", "--schedule must be step:EPOCHS/DIVISOR with rising epochs"),
         (PREDICT + " --plot run.bmp", "plot must be a file ending in .png"),
         (PREDICT + " --plot /nowhere/run.png", "plot must be in a folder that exists"),

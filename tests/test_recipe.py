@@ -256,6 +256,15 @@ class TestFromOptimizer:
 
         assert Recipe.from_optimizer(Lion(parameters), batch_size=8, samples=80).optimizer == "lion"
 
+    def test_what_is_no_optimizer_is_refused_before_its_groups_are_looked_at(self, parameters):
+        from torch.optim import Adam
+
+        with pytest.raises(ArgumentError, match="an SGD, AdamW, Lion or Muon"):
+            Recipe.from_optimizer("sgd", batch_size=1, samples=1)
+        groups = [{"params": parameters[:1], "lr": 0.1}, {"params": parameters[1:], "lr": 0.2}]
+        with pytest.raises(ArgumentError, match="no universal angle"):
+            Recipe.from_optimizer(Adam(groups, weight_decay=0.1), batch_size=1, samples=1)
+
     def test_adam_and_strangers_are_refused(self, parameters):
         import torch
 

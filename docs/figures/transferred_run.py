@@ -10,7 +10,7 @@ from pathlib import Path
 
 from isogon import Recipe
 from isogon.predict import Curves, curves
-from isogon.report._predicted_runs import draw_runs
+from isogon.report import draw_runs
 from isogon.schedules import step_decay
 
 SMALL = Recipe(lr=0.1, weight_decay=0.0016, momentum=0.9, batch_size=512, samples=80_000, epochs=200)

@@ -51,3 +51,14 @@ def test_a_rate_that_groups_share_is_traded_once():
     trade_scale(optimizer, 10)
     assert [float(group["lr"]) for group in optimizer.param_groups] == pytest.approx([1e-2] * 2)
     assert [float(group["initial_lr"]) for group in optimizer.param_groups] == pytest.approx([1e-2] * 2)
+
+
+def test_an_optimizer_that_only_has_the_name_is_refused():
+    """Its buffers may have other names, and would keep their size."""
+
+    class SGD(torch.optim.Optimizer):
+        pass
+
+    optimizer = SGD([torch.nn.Parameter(torch.ones(2))], {"lr": 0.1, "weight_decay": 0.1})
+    with pytest.raises(ArgumentError, match="others scale in no known way"):
+        trade_scale(optimizer, 2.0)

@@ -202,15 +202,17 @@ def _changes(items: list[str]) -> dict[str, float]:
 
 
 def _schedule(text: str, recipe: Recipe) -> Schedule:
-    """The schedule of this name, as predict can follow it."""
-    from isogon.schedules import Exponential, from_name
+    """The schedule of this name; exponential ones, which have no weight decay, are refused."""
+    from isogon.schedules import from_name
 
-    steps = recipe.steps_per_epoch
-    schedule = from_name(text, recipe, epochs=recipe.epochs, steps_per_epoch=steps, argument="--schedule")
-    if isinstance(schedule, Exponential):
-        cure = "predict the one inside, which makes the same networks"
-        raise ArgumentError("--schedule", "one with weight decay", text, cure)
-    return schedule
+    return from_name(
+        text,
+        recipe,
+        epochs=recipe.epochs,
+        steps_per_epoch=recipe.steps_per_epoch,
+        argument="--schedule",
+        exponential=False,
+    )
 
 
 def _facts(recipe: Recipe) -> dict[str, Any]:

@@ -38,10 +38,10 @@ class Monitor:
             invariant. Where `check` finds no invariant weight, or cannot follow the model, all are measured without
             predictions, and `silence` says why.
         every_steps: measure one step in so many; an epoch's last step always. The others cost nothing to speak of.
-        sinks: each is called with the new rows (a pandas table, in the schema of `records.SCHEMA`) when an epoch ends,
+        sinks: each is called with the new rows (a pandas table, in the schema of `dynamics.SCHEMA`) when an epoch ends,
             on `flush` and on `close`. A sink may also have `open(run)`, called at once with a mapping (`recipe`,
             `layers`), `end_epoch(row)`, called with the row of the second table, `flush()`, called after those, and
-            `close()`. `records.RunFolder` is one. A sink that raises is warned of and does not end the training: what
+            `close()`. `dynamics.RunFolder` is one. A sink that raises is warned of and does not end the training: what
             it did not take waits, and is offered again.
         flush_epochs: False leaves the end of an epoch to go by without the sinks, which are told on `flush` and `close`
             alone: where epochs take a fraction of a second, making the rows of each would take longer.

@@ -14,22 +14,28 @@ import torch
 from torch import nn
 
 from isogon.errors import ArgumentError, check_number
-from isogon.recipe import kind_of_optimizer
 from isogon.symmetry import unwrapped
 from isogon.theory import UpdateRule, rule_of
 
 #: optimizer state → the power of c it is multiplied by
 _STATE_POWERS = {"momentum_buffer": -1, "exp_avg": -1, "exp_avg_sq": -2, "max_exp_avg_sq": -2}
+# Classes outside of torch.optim.SGD and Adam whose buffers are among these.
+_KNOWN_BUFFERS = ("AdamW", "Lion", "Muon")
 
 
 def rule_for_scaling(optimizer: torch.optim.Optimizer) -> UpdateRule:
-    """The rule by which rates follow scaled weights; Adam's L2 term scales as AdamW's decay does."""
-    try:
-        return rule_of("adamw" if isinstance(optimizer, torch.optim.Adam) else kind_of_optimizer(optimizer))
-    except ArgumentError:
-        raise ArgumentError(
-            "optimizer", "an SGD, Adam, AdamW, Lion or Muon", type(optimizer).__name__, "others scale in no known way"
-        ) from None
+    """The rule by which rates follow scaled weights; Adam's L2 term scales as AdamW's decay does.
+
+    Only of optimizers whose buffers `_STATE_POWERS` knows: a class that merely has the name of SGD may keep others.
+    """
+    name = type(optimizer).__name__
+    if isinstance(optimizer, torch.optim.SGD):
+        return rule_of("sgd")
+    if isinstance(optimizer, torch.optim.Adam):
+        return rule_of("adamw")
+    if name in _KNOWN_BUFFERS:
+        return rule_of(name.lower())
+    raise ArgumentError("optimizer", "an SGD, Adam, AdamW, Lion or Muon", name, "others scale in no known way")
 
 
 @torch.no_grad()

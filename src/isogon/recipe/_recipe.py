@@ -153,8 +153,8 @@ class Recipe:
         is meant. A learning rate that a scheduler drives is taken at its base, `initial_lr`; under OneCycleLR at its
         peak, with the momentum that goes with it.
         """
-        chosen = starting_group(optimizer.param_groups, group)
-        settings = read_group(kind_of_optimizer(optimizer), chosen)
+        kind = kind_of_optimizer(optimizer)
+        settings = read_group(kind, starting_group(optimizer.param_groups, group))
         if settings.dampening:
             raise ArgumentError(
                 "dampening", "0", settings.dampening, "multiply lr by 1 − dampening and set dampening to 0"

@@ -39,6 +39,7 @@ _NESTED = re.compile(r"(\w+)(?::(\d+(?:\.\d+)?))?\((.*)\)")
 _PHASES, _PHASE = "phases:", re.compile("([^=,]+)=([^=,]+),([^=,]+)")
 _STEP = "step:"
 _LABEL = re.compile(r"(?:wd|lr)(?:_(?:wd|lr|\d+))+")
+_MOST_EPOCHS = 1e9
 
 
 class Rates(Protocol):
@@ -60,15 +61,20 @@ class _Run:
     epochs: float | None
     steps_per_epoch: float
     argument: str
+    exponential: bool
 
     @property
     def steps(self) -> int:
         if self.epochs is None:
-            raise ArgumentError("epochs", "given for this schedule", None, "say how long the run is")
+            # On a command line the number is a flag, as the schedule's name is.
+            flag = "--epochs" if self.argument.startswith("--") else "epochs"
+            raise ArgumentError(flag, "given for this schedule", None, "say how long the run is")
         return max(1, round(self.epochs * self.steps_per_epoch))
 
     def at(self, epoch: float) -> int:
         """The step at which an epoch starts."""
+        if not abs(epoch) < _MOST_EPOCHS:
+            raise ArgumentError(self.argument, "of epochs below 1e9", epoch, "count the epochs again")
         return round(epoch * self.steps_per_epoch)
 
 
@@ -83,7 +89,7 @@ _WHOLE: dict[str, Callable[[_Run], Schedule]] = {
     "cosine": lambda run: cosine(run.rates.lr, run.rates.weight_decay, run.steps),
     "linear": lambda run: linear(run.rates.lr, run.rates.weight_decay, run.steps),
 }
-# Around another one: name → schedule of the inner one, the run and the number after the colon (None where none is).
+# Around another one: name → schedule of the inner one and the run. `warmup`, which has a number too, is in `_around`.
 _AROUND: dict[str, Callable[[Schedule, _Run], Schedule]] = {
     "balanced": lambda inner, run: balanced(inner),
     "exp": lambda inner, run: exp_lr(inner, momentum=run.rates.momentum),
@@ -91,6 +97,8 @@ _AROUND: dict[str, Callable[[Schedule, _Run], Schedule]] = {
     "texp_plus": lambda inner, run: texp_plus(inner, momentum=run.rates.momentum),
     "texp_minus": lambda inner, run: texp_minus(inner, momentum=run.rates.momentum),
 }
+# Those that have no weight decay.
+_EXPONENTIAL = ("exp", "texp", "texp_plus", "texp_minus")
 
 
 def from_name(
@@ -100,8 +108,11 @@ def from_name(
     epochs: float | None,
     steps_per_epoch: float,
     argument: str = "schedule",
+    exponential: bool = True,
 ) -> Schedule:
     """The schedule called `name` for a run of `epochs` times `steps_per_epoch` steps; `rates` may be a recipe.
+
+    `argument` is what messages call the name; without `exponential`, schedules that have no weight decay are refused.
 
     >>> from isogon import Recipe
     >>> recipe = Recipe(lr=0.1, weight_decay=5e-4, batch_size=100, samples=1000)
@@ -111,7 +122,7 @@ def from_name(
     >>> [round(float(from_name("step:1/4", recipe, epochs=4, steps_per_epoch=10).lr(t)), 6) for t in (9, 10)]
     [0.1, 0.025]
     """
-    return _made(name, _Run(rates, epochs, steps_per_epoch, argument))
+    return _made(name, _Run(rates, epochs, steps_per_epoch, argument, exponential))
 
 
 def _made(name: str, run: _Run) -> Schedule:
@@ -126,12 +137,17 @@ def _made(name: str, run: _Run) -> Schedule:
         return _phases(name, run)
     if _LABEL.fullmatch(name):
         rates = run.rates
+        for epoch in re.findall(r"\d+", name):
+            run.at(float(epoch))  # refuses one that is too large
         return from_label(name, lr=rates.lr, weight_decay=rates.weight_decay, steps_per_epoch=run.steps_per_epoch)
     raise _unknown(name, run)
 
 
 def _around(name: str, run: _Run, outer: str, number: str | None, inner_name: str) -> Schedule:
     inner = _made(inner_name, run)
+    if outer in _EXPONENTIAL and not run.exponential:
+        cure = f"write {inner_name}, which makes the same networks"
+        raise ArgumentError(run.argument, "one with weight decay here", name, cure)
     if isinstance(inner, Exponential):
         # It has no weight decay of its own, and only the driver knows how to train with it.
         raise ArgumentError(run.argument, "exponential on the outside alone", name, "write texp_plus(warmup:5(step))")
@@ -153,7 +169,7 @@ def _steps(name: str, run: _Run) -> Schedule:
         divisor = float(divided) if divided else 10.0
     except ValueError:
         raise refusal from None
-    if not all(0 < epoch < 1e9 for epoch in epochs) or not 0 < divisor < math.inf:
+    if not all(0 < epoch < _MOST_EPOCHS for epoch in epochs) or not 0 < divisor < math.inf:
         raise refusal
     milestones = [run.at(epoch) for epoch in epochs]
     if any(later <= earlier for earlier, later in zip([0, *milestones], milestones, strict=False)):
@@ -184,7 +200,8 @@ def _phases(name: str, run: _Run) -> Schedule:
 
 def _unknown(name: str, run: _Run) -> ArgumentError:
     whole = ", ".join(_WHOLE)
-    around = "(…), ".join(_AROUND)
+    *most, last = _AROUND
+    around = f"{'(…), '.join(most)}(…) or {last}"
     return ArgumentError(
         run.argument,
         f"{whole} or like step:150,225/10, lr_80_120 or phases:0=0.4,5e-4;100=0.1,0, alone or inside warmup:5(…), "

@@ -48,7 +48,8 @@ def equilibrium_norm(
     if not rule.coupled and parameters is None:
         raise ArgumentError("parameters", "given for " + optimizer, None, "count the weight's elements")
     energy = _positive("unit_grad_sq", unit_grad_sq) if rule.coupled else _positive("parameters", parameters)
-    factor = rule.norm(lr * weight_decay, momentum, check_beta2(optimizer, beta2))
+    second = check_beta2(optimizer, beta2) if rule.remembers_beta2 else 0.0  # others' norms do not depend on it
+    factor = rule.norm(lr * weight_decay, momentum, second)
     return float((factor * energy * lr / weight_decay) ** (1 / rule.norm_power))
 
 

@@ -12,7 +12,7 @@ import pandas as pd
 from isogon.dynamics.record._tables import joined
 from isogon.errors import ArgumentError, first_line
 
-#: takes new rows as a table in the schema of `records.SCHEMA`
+#: takes new rows as a table in the schema of `dynamics.SCHEMA`
 Sink = Callable[[pd.DataFrame], Any]
 
 

@@ -1,4 +1,7 @@
-"""The engines by name. A new one is a class with what `TrainingEngine` asks for, and a line in `ENGINE_TABLE`."""
+"""The engines by name.
+
+A new one is a class with what `TrainingEngine` asks for, a line in `ENGINE_TABLE` and its name in `Engine`.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an experiment is, how it is run, judged and kept; the four papers build on this and it knows none of them."""
+"""What an experiment is, how it is run, judged and kept; the papers build on this, which knows their names alone."""
 
 from __future__ import annotations
 

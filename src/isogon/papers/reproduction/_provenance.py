@@ -96,7 +96,7 @@ def source_of(labels: Mapping[str, Label], config: Config, run: Run | None, comm
         return Source(status=WAITING, **known)
     known |= {"status": run.status, "images": run.images, "seconds": round(run.seconds, 3)}
     if run.status == "failed":
-        return Source(**known, error=last_line(run.error))
+        return Source(**known, error=last_line(run.error or "failed"))
     assert run.folder is not None
     file = run.folder / RESULT
     result = json.loads(file.read_text(encoding="utf-8"))

@@ -28,7 +28,7 @@ from isogon.report import Exhibit, Showing
 class Finding:
     """What came of an experiment.
 
-    `made` says how it was made, in what fits in a JSON file (see `provenance.how_made`), `sources` the same piece by
+    `made` says how it was made, in what fits in a JSON file (see `how_made`), `sources` the same piece by
     piece.
     """
 

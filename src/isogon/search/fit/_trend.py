@@ -29,7 +29,7 @@ _SHAPE_ERROR = 0.1
 
 @dataclass(frozen=True, kw_only=True)
 class Trend:
-    """The best tuning factor at `samples` training samples, with its `interval` (probability `curve.LEVEL`).
+    """The best tuning factor at `samples` training samples, with its `interval` (probability `LEVEL`).
 
     `spread` is its standard deviation in octaves. `slope` and `slope_spread` are the octaves by which F* rises for
     every doubling of the data, and how surely; `sizes` the data sizes that it rests on.

@@ -1,4 +1,4 @@
-"""What is asked for: the study file and its checks, the objective, and the folder that holds it all."""
+"""What is asked for: the study file and its checks, and the objective."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is tried: the ledger of trials in its storage, what trains them, prunes them, proposes and counts them."""
+"""What is tried: the ledger of trials in its storage, the study's folder, what trains, prunes and proposes trials."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A twin of a network that computes the same with fewer kernels, on the network's own parameters.
 
-The twin's norms are `norm.fused_norm`, with the ReLU that follows and the sum of a residual block in them; with 16-bit
+The twin's norms are `fused_norm`, with the ReLU that follows and the sum of a residual block in them; with 16-bit
 arithmetic its convolutions take 16-bit copies of their weights, which somebody keeps up to date, in place of casting
 them each time. Whatever the twin does not know it leaves to the module itself, so any network has one.
 """
@@ -159,7 +159,7 @@ class FusedNorm(nn.Module):
 
 
 class _FusedResidual(nn.Module):
-    """`nets.resnet.Residual` with the main branch's last norm, the sum and the ReLU in one."""
+    """`nets.Residual` with the main branch's last norm, the sum and the ReLU in one."""
 
     def __init__(self, main: nn.Module, shortcut: nn.Module, norm: FusedNorm) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The kernels of `norm`: two of each direction, the first adding up parts of the rows, the second making the result.
+"""The kernels of `_norm.py`: two of each direction, the first adds up parts of the rows, the second makes the result.
 
 Each walks over its rows in tiles, and loads a tile before it works on the one before. What is added up stays apart by
 thread until the last tile is done: a sum over threads makes all of them wait for each other, and for the memory.

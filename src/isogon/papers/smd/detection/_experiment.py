@@ -140,7 +140,7 @@ def _train(setting: DetectorSetting, root: Path, row: str, seed: int, folder: Pa
 
 
 def layer_rows(options: Options) -> pd.DataFrame:
-    """Of figure 3: for every layer and period what `smd_motion.by_layer` has for an epoch."""
+    """Of figure 3: for every layer and period what `angles_by_layer` has for an epoch."""
     if options.panels is not None and not set(options.panels) & set(PANELS):
         return pd.DataFrame()
     parts = [
