@@ -68,7 +68,8 @@ def test_few_false_alarms_and_timely_declarations(every):
         assert np.mean(np.abs(distances) > 0.10) < 0.05
     for reached in predicted:
         assert np.mean(declared <= 1.5 * reached) > 0.98
-        assert 0.9 < np.median(declared / reached) < 1.2
+        # Over seeds 1.07 to 1.21: the median of 300 has an error of 0.02.
+        assert 0.9 < np.median(declared / reached) < 1.3
 
 
 def test_a_norm_too_large_is_seen_in_time_at_high_rates_too():

@@ -370,7 +370,9 @@ def test_turns_are_the_angles_between_the_weights(make_config, tmp_path):
     np.testing.assert_allclose(run.epochs[column_of(layer, 1)], np.sqrt(squares), rtol=1e-9)
     assert run.epochs[column_of(layer, steps + 1)].isna().all()
     pd.testing.assert_frame_equal(Run.read(tmp_path / "run").epochs, run.epochs)
-    with pytest.raises(ArgumentError, match=r"turns must be weights of the network by name, got 'conv9'.*write stem"):
+    with pytest.raises(
+        ArgumentError, match=r"turns must be weights of the network by name, got 'conv9'.*for example stem"
+    ):
         train(replace(config, turns={"conv9": [1]}), device="cpu")
 
 

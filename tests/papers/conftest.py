@@ -15,12 +15,13 @@ from isogon.report.exhibit._exhibits import FigureExhibit, Line, TableExhibit
 def mostly_undecided():
     """Whether most of twenty noisy tables, judged by a function of the draw, leave a claim open; hardly any confirm it.
 
-    Noise may look like a difference once in a while: one table alone would be a matter of the seed.
+    Noise may look like a difference once in a while: one table alone would be a matter of the seed. Where it confirms
+    one in twenty, more than six of twenty do so once in 30,000 times.
     """
 
     def holds(judged):
         verdicts = [judged(draw) for draw in range(20)]
-        return verdicts.count("undecided") > 10 and verdicts.count("holds") <= 3
+        return verdicts.count("undecided") > 10 and verdicts.count("holds") <= 6
 
     return holds
 
