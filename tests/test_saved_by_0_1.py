@@ -6,6 +6,7 @@ import json
 import shutil
 import warnings
 
+import numpy as np
 import pytest
 
 from isogon import Recipe
@@ -45,8 +46,9 @@ def test_an_interrupted_run_resumes_where_it_was(saved):
         run = train(config, saved / "interrupted", device="cpu", progress=False)
     assert run.status == "finished"
     assert list(run.epochs["epoch"]) == [0, 1, 2]
-    # The same processor gives the same bits; others give other roundings.
-    assert run.epochs["train_loss"].iloc[-1] == pytest.approx(2.2, abs=0.4)
+    # Four steps from the checkpoint: where another processor rounds otherwise, the sixth digit of the loss may differ.
+    whole = Run.read(saved / "ended")
+    np.testing.assert_allclose(run.epochs["train_loss"], whole.epochs["train_loss"], rtol=1e-4)
 
 
 def test_a_study_that_has_ended_answers_without_training(saved, monkeypatch):

@@ -28,7 +28,7 @@ def json_text(content: Any) -> str:
 
 
 def plotly_script() -> str:
-    """plotly.js, or a sentence about what is missing; whoever works for minutes towards a page asks before."""
+    """The text of plotly.js; raises if it is not installed. Call it before work that ends in a page."""
     try:
         from plotly.offline import get_plotlyjs
     except ImportError:

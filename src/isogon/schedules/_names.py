@@ -66,9 +66,8 @@ class _Run:
     @property
     def steps(self) -> int:
         if self.epochs is None:
-            # On a command line the number is a flag, as the schedule's name is.
-            flag = "--epochs" if self.argument.startswith("--") else "epochs"
-            raise ArgumentError(flag, "given for this schedule", None, "say how long the run is")
+            name = self.argument.replace("schedule", "epochs")  # a flag where the schedule's name is one
+            raise ArgumentError(name, "given for this schedule", None, "say how long the run is")
         return max(1, round(self.epochs * self.steps_per_epoch))
 
     def at(self, epoch: float) -> int:

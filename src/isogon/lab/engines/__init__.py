@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from isogon.lab.engines._engine import TrainingEngine
 from isogon.lab.engines._events import (
     DiskFull,
     EpochEnded,
@@ -15,7 +16,7 @@ from isogon.lab.engines._events import (
     ValueRefused,
 )
 from isogon.lab.engines._run_all import run_all
-from isogon.lab.engines._table import ENGINE_TABLE, ENGINES, Engine, TrainingEngine, kept_ready, pool_for
+from isogon.lab.engines._table import ENGINE_TABLE, ENGINES, Engine, kept_ready, pool_for
 from isogon.lab.engines.ray import RaySettings
 
 __all__ = [

@@ -6,19 +6,14 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
+from isogon.lab.engines._engine import TrainingEngine
 from isogon.lab.engines._events import Say
 from isogon.lab.engines._workers import default_workers, work_through, workers_kept
 from isogon.lab.engines.ray import RaySettings
-from isogon.lab.run import Config
 
 
-class LocalEngine:
+class LocalEngine(TrainingEngine):
     """Processes of this machine, one thread each."""
-
-    together = False
-
-    def units(self, configs: Sequence[Config], *, workers: int | None, device: str, shared: bool) -> list[list[Config]]:
-        return [[config] for config in configs]
 
     def work_through(
         self,

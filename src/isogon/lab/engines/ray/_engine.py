@@ -6,19 +6,14 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
+from isogon.lab.engines._engine import TrainingEngine
 from isogon.lab.engines._events import Say
 from isogon.lab.engines.ray._pool import work_through_on_ray
 from isogon.lab.engines.ray._session import RaySettings, ray_kept
-from isogon.lab.run import Config
 
 
-class RayEngine:
+class RayEngine(TrainingEngine):
     """Tasks of a Ray cluster."""
-
-    together = False
-
-    def units(self, configs: Sequence[Config], *, workers: int | None, device: str, shared: bool) -> list[list[Config]]:
-        return [[config] for config in configs]
 
     def work_through(
         self,
