@@ -85,7 +85,9 @@ def test_the_norm_approaches_at_the_stated_rate(optimizer, lr, wd, momentum, pow
     args = {"lr": lr, "weight_decay": wd, "momentum": momentum}
     star = equilibrium.equilibrium_norm(optimizer, **args, unit_grad_sq=1.0, parameters=2000)
     # a short second moment, which keeps up with a norm that still moves
-    norms, _ = run(optimizer, lr=lr, wd=wd, momentum=momentum, beta2=0.97, norm=1.5 * star, steps=900)
+    # The mean of eight runs: the noise of a single one may bend the rate by 6 %.
+    options = {"lr": lr, "wd": wd, "momentum": momentum, "beta2": 0.97, "norm": 1.5 * star, "steps": 900}
+    norms = np.mean([run(optimizer, **options, seed=seed)[0] for seed in range(8)], axis=0)
     away = norms ** (power / 2) / star**power - 1
     rate = equilibrium.approach_rate(optimizer, **args)
     first, last = 50, 50 + round(2 / rate) if 2 / rate < 850 else 900

@@ -24,7 +24,7 @@ from isogon.symmetry import _state as st
 from isogon.symmetry._degree import ANY, NOT_HOMOGENEOUS, TOLERANCE, UNKNOWN, Degree
 from isogon.symmetry._graph import feeders
 from isogon.symmetry._interpret import Output, Walk
-from isogon.symmetry._probe import INVARIANT, NOT_INVARIANT, measure
+from isogon.symmetry._probe import INVARIANT, NOT_INVARIANT, Measurement, measure
 from isogon.symmetry._scale_map import JOINT, Break, Disagreement, ScaleMap
 
 
@@ -248,6 +248,11 @@ def _at(module: str) -> str:
     return f" (in {module})" if module else ""
 
 
+def _without_effect(measured: Measurement) -> bool:
+    """Whether the parameter changed nothing at all, to the last bit, as behind a dead ReLU."""
+    return measured.radial == 0 and measured.deviation == 0
+
+
 def _verified(scale_map: ScaleMap, model: nn.Module, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> ScaleMap:
     """The map with what the oracle measured, and a warning for every contradiction."""
     from dataclasses import replace
@@ -267,7 +272,7 @@ def _verified(scale_map: ScaleMap, model: nn.Module, inputs: tuple[Any, ...], kw
     disagreements = tuple(
         Disagreement(name, static[name], m.verdict, m.radial, m.deviation)
         for name, m in found.items()
-        if m.verdict == opposite.get(static[name]) and not (corner and m.verdict == INVARIANT)
+        if m.verdict == opposite.get(static[name]) and not (m.verdict == INVARIANT and (corner or _without_effect(m)))
     )
     if disagreements:
         warnings.warn(
