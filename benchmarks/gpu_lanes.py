@@ -47,7 +47,7 @@ from torch.nn.functional import cross_entropy
 
 import isogon
 from isogon import Recipe
-from isogon.lab import Config, Trial, lanes
+from isogon.lab import Config, Training, lanes
 from isogon.nets import GhostBatchNorm1d, GhostBatchNorm2d
 
 EPOCHS = 1000
@@ -143,10 +143,10 @@ class Bench:
             save_weights=False,
         )
 
-    def trial(self, seed: int = 0) -> Trial:
-        trial = Trial(self.config(seed, monitor_every=0), device="cuda")
-        trial.begin_epoch()
-        return trial
+    def training(self, seed: int = 0) -> Training:
+        training = Training(self.config(seed, monitor_every=0), device="cuda")
+        training.begin_epoch()
+        return training
 
     def timed(self, step: Callable[[], None]) -> float:
         """Calls of `step` a second, the median of five stretches."""
@@ -166,16 +166,16 @@ class Bench:
         return statistics.median(rates)
 
     def plain(self) -> float:
-        trial = self.trial()
-        batches = self.endless(trial)
+        training = self.training()
+        batches = self.endless(training)
 
         def step() -> None:
             x, y = next(batches)
-            trial.optimizer.zero_grad(set_to_none=True)
-            with trial.autocast():
-                loss = cross_entropy(trial.model(x), y)
+            training.optimizer.zero_grad(set_to_none=True)
+            with training.autocast():
+                loss = cross_entropy(training.model(x), y)
             loss.backward()
-            trial.optimizer.step()
+            training.optimizer.step()
 
         with all_algorithms():
             for _ in range(5):
@@ -183,17 +183,17 @@ class Bench:
             return self.work.batch * self.timed(step)
 
     @staticmethod
-    def endless(trial: Trial) -> Iterator[tuple[Tensor, Tensor]]:
+    def endless(training: Training) -> Iterator[tuple[Tensor, Tensor]]:
         while True:
-            yield from trial.batches()
+            yield from training.batches()
 
     def graph(self) -> float:
         """The plain step recorded; the samples' places are its input."""
-        trial = self.trial()
+        training = self.training()
         places = torch.zeros(self.work.batch, dtype=torch.int64, device="cuda")
-        drawn = trial.plan.drawn[: self.work.batch].clone()
+        drawn = training.plan.drawn[: self.work.batch].clone()
         optimizer = torch.optim.SGD(
-            [p for p in trial.model.parameters() if p.requires_grad],
+            [p for p in training.model.parameters() if p.requires_grad],
             lr=0.1,
             momentum=0.9,
             weight_decay=5e-4,
@@ -202,14 +202,14 @@ class Bench:
 
         def step() -> None:
             optimizer.zero_grad(set_to_none=True)
-            x, y = trial.inputs(places, drawn)
-            with trial.autocast():
-                loss = cross_entropy(trial.model(x), y)
+            x, y = training.inputs(places, drawn)
+            with training.autocast():
+                loss = cross_entropy(training.model(x), y)
             loss.backward()
             optimizer.step()
 
         replay = recorded(step)
-        samples = trial.plan.samples
+        samples = training.plan.samples
 
         def again() -> None:
             places.copy_(samples[: self.work.batch])
@@ -221,8 +221,8 @@ class Bench:
         """Networks in branches of one graph, each compiled with its ghost norms as plain operations."""
         if hasattr(torch._inductor.config.triton, "mix_order_reduction"):  # breaks this norm in torch 2.11
             torch._inductor.config.triton.mix_order_reduction = False
-        trials = [self.trial(seed) for seed in range(branches)]
-        base = with_plain_norms(trials[0].model)
+        trainings = [self.training(seed) for seed in range(branches)]
+        base = with_plain_norms(trainings[0].model)
         names = [name for name, p in base.named_parameters() if p.requires_grad]
 
         def loss_of(tensors: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
@@ -230,19 +230,22 @@ class Bench:
                 return cross_entropy(functional_call(base, tensors, (x,)), y)
 
         compiled = torch.compile(loss_of)
-        streams = [torch.cuda.Stream() for _ in trials]
+        streams = [torch.cuda.Stream() for _ in trainings]
         branch_steps = []
-        for trial in trials:
-            state = {**dict(trial.model.named_parameters()), **dict(trial.model.named_buffers())}
+        for training in trainings:
+            state = {**dict(training.model.named_parameters()), **dict(training.model.named_buffers())}
             weights = [state[name] for name in names]
             optimizer = torch.optim.SGD(weights, lr=0.1, momentum=0.9, weight_decay=5e-4, fused=True)
-            places, drawn = trial.plan.samples[: self.work.batch], trial.plan.drawn[: self.work.batch]
+            places, drawn = training.plan.samples[: self.work.batch], training.plan.drawn[: self.work.batch]
 
             def one(
-                trial: Trial = trial, state: Any = state, optimizer: Any = optimizer, chosen: Any = (places, drawn)
+                training: Training = training,
+                state: Any = state,
+                optimizer: Any = optimizer,
+                chosen: Any = (places, drawn),
             ) -> None:
                 weights = optimizer.param_groups[0]["params"]
-                slopes = torch.autograd.grad(compiled(state, *trial.inputs(*chosen)), weights)
+                slopes = torch.autograd.grad(compiled(state, *training.inputs(*chosen)), weights)
                 for weight, slope in zip(weights, slopes, strict=True):
                     # The fused update wants gradients laid out as the weights are.
                     alike = slope.stride() == weight.stride()

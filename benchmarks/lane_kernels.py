@@ -24,8 +24,8 @@ from gpu_lanes import WORKS, Bench
 from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
-from isogon.lab import Trial
-from isogon.lab.gpu._graphed import GraphedTrial
+from isogon.lab import Training
+from isogon.lab.gpu._graphed import GraphedTraining
 
 # Our kernels by name, and parts of the names of the libraries' convolutions and products.
 OURS = {
@@ -65,7 +65,7 @@ def limits() -> tuple[float, float]:
     return rate(lambda: matrix @ matrix, 2 * 8192.0**3), rate(block.clone, 2.0 * block.numel())
 
 
-def costs(trial: Trial) -> tuple[float, float]:
+def costs(training: Training) -> tuple[float, float]:
     """Multiplications and additions of the convolutions of a step, and bytes that its norms move."""
     flops, moved, firsts = 0.0, 0.0, [True]
 
@@ -79,11 +79,11 @@ def costs(trial: Trial) -> tuple[float, float]:
         # Forward: read twice, written once. Backward: input and gradient read twice, one gradient written.
         moved += 8.0 * output.numel() * 2
 
-    hooks = [m.register_forward_hook(convolution) for m in trial.model.modules() if isinstance(m, nn.Conv2d)]
-    hooks += [m.register_forward_hook(norm) for m in trial.model.modules() if "Norm" in type(m).__name__]
-    batch = next(iter(trial.batches()))
-    with torch.no_grad(), trial.autocast():
-        trial.model(batch[0])
+    hooks = [m.register_forward_hook(convolution) for m in training.model.modules() if isinstance(m, nn.Conv2d)]
+    hooks += [m.register_forward_hook(norm) for m in training.model.modules() if "Norm" in type(m).__name__]
+    batch = next(iter(training.batches()))
+    with torch.no_grad(), training.autocast():
+        training.model(batch[0])
     for hook in hooks:
         hook.remove()
     return flops, moved
@@ -104,12 +104,12 @@ def main() -> None:
         bench = Bench(replace(WORKS[options.net], batch=options.batch), Path(folder), 1.0)
         if 3 * options.steps + 1 > bench.work.steps:
             raise SystemExit(f"--steps must be at most {(bench.work.steps - 1) // 3}: an epoch has {bench.work.steps}.")
-        trial = Trial(bench.config(0), device="cuda")
-        lane = GraphedTrial(trial, torch.cuda.Stream(), options.lanes)
+        training = Training(bench.config(0), device="cuda")
+        lane = GraphedTraining(training, torch.cuda.Stream(), options.lanes)
         lane.begin()
         if lane.refused is not None:
             raise SystemExit(f"The step could not be recorded: {lane.refused}")
-        flops, moved = costs(trial)
+        flops, moved = costs(training)
         lane.advance(1)  # which the monitor measures, with the optimizer's own update
         lane.advance(options.steps)
         torch.cuda.synchronize()
@@ -129,7 +129,7 @@ def main() -> None:
             if options.names:
                 name, micros, count = event.key[:100], event.self_device_time_total, event.count
                 print(f"{micros / options.steps:8.1f} µs × {count / options.steps:4.0f} {name}")
-    parameters = sum(p.numel() for p in trial.model.parameters() if p.requires_grad)
+    parameters = sum(p.numel() for p in training.model.parameters() if p.requires_grad)
     floors = {
         "convolution": (flops / arithmetic, f"{flops / 1e9:.0f} GFLOP at {arithmetic / 1e12:.0f} TFLOP/s"),
         "normalisation": (moved / memory, f"{moved / 1e9:.2f} GB at {memory / 1e12:.2f} TB/s"),

@@ -204,7 +204,7 @@ def test_lazy_doors_say_the_same_to_type_checkers(package, door):
         ("kitchen/new.py", "x = 1", "room kitchen is not in"),
         ("dynamics/bad.py", "from isogon.theory.motion import law", "import from isogon.theory"),
         ("dynamics/bad.py", "import isogon.theory.motion", "import from isogon.theory"),
-        ("lab/data/bad.py", "from isogon.lab.run._trial import Trial", "is private to lab/run"),
+        ("lab/data/bad.py", "from isogon.lab.run._training import Training", "is private to lab/run"),
         ("lab/run/bad.py", "from ..engines._table import x", "is private to lab/engines"),
     ],
 )

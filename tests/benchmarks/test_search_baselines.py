@@ -89,7 +89,7 @@ def test_pruned_runs_count_for_what_they_saw(config, tmp_path, monkeypatch):
 
 
 def test_rates_at_which_nothing_survives(config, tmp_path, monkeypatch):
-    monkeypatch.setattr("isogon.lab.run._trial.is_stuck", lambda *_: True)
+    monkeypatch.setattr("isogon.lab.run._training.is_stuck", lambda *_: True)
     with pytest.raises(IsogonError, match="None of 2 runs finished"):
         search_rates(config, tmp_path, **RANGES, trials=2)
     with pytest.raises(ArgumentError, match="pruner"):

@@ -1,4 +1,4 @@
-"""The fused kernels compute what the ordinary operations do; a step of them is a step of the trial."""
+"""The fused kernels compute what the ordinary operations do; a step of them is a step of the training."""
 
 from __future__ import annotations
 
@@ -151,34 +151,34 @@ def test_the_update_is_that_of_sgd(nesterov, momentum):
 @pytest.mark.parametrize("net", ["resnet18", "cnn4", "preresnet32"])
 def test_graphs_are_no_further_from_float64_than_twice_the_plain_loop(net, make_config):
     """Ten steps in float32: later, ReLUs that flip have made rounding errors grow."""
-    from isogon.lab.gpu._graphed import GraphedTrial
-    from isogon.lab.run._trial import Trial
+    from isogon.lab.gpu._graphed import GraphedTraining
+    from isogon.lab.run._training import Training
 
     def config(precision: str):
         return make_config(
             net=net, data="fashion-mini", samples=512, epochs=2, precision=precision, monitor_every=0, lr=0.02
         )
 
-    def weights(trial: Trial) -> torch.Tensor:
+    def weights(training: Training) -> torch.Tensor:
         torch.cuda.synchronize()
-        return torch.cat([p.detach().double().flatten() for p in trial.model.parameters()])
+        return torch.cat([p.detach().double().flatten() for p in training.model.parameters()])
 
     def steps(precision: str) -> list[torch.Tensor]:
-        trial = Trial(config(precision), device="cuda")
-        path = [weights(trial)]
-        trial.begin_epoch()
-        for batch in trial.batches():
-            trial.backward(*batch)
-            trial.step()
-            path.append(weights(trial))
+        training = Training(config(precision), device="cuda")
+        path = [weights(training)]
+        training.begin_epoch()
+        for batch in training.batches():
+            training.backward(*batch)
+            training.step()
+            path.append(weights(training))
         return path
 
     exact, plain = steps("float64"), steps("float32")
-    lane = GraphedTrial(Trial(config("float32"), device="cuda"), torch.cuda.Stream())
-    graphed = [weights(lane.trial)]
+    lane = GraphedTraining(Training(config("float32"), device="cuda"), torch.cuda.Stream())
+    graphed = [weights(lane.training)]
     while len(graphed) < len(exact):
         lane.advance(1)
-        graphed.append(weights(lane.trial))
+        graphed.append(weights(lane.training))
     assert lane.refused is None
     assert len(exact) == 11
 

@@ -15,7 +15,7 @@ from isogon.lab.engines._run_all import TrainingJob
 from isogon.lab.gpu import _lanes as lane_group
 from isogon.lab.gpu._graphed import why_no_graph
 from isogon.lab.gpu._lanes import why_one_by_one
-from isogon.lab.run._trial import Trial
+from isogon.lab.run._training import Training
 
 CUDA = pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA"))
 # A GPU takes images of any size; on a CPU only small ones are stacked.
@@ -44,7 +44,7 @@ def test_on_a_cpu_lanes_end_as_alone(make_config):
     """Float64, up to 50 steps; two lanes at once, so that configs are refilled, and one has other batches."""
     configs = mixed(make_config, precision="float64", batch_size=20)
     configs[3] = make_config(precision="float64", batch_size=40, samples=150, last_batch="keep")
-    assert why_one_by_one(Trial(configs[0]), torch.device("cpu")) is None
+    assert why_one_by_one(Training(configs[0]), torch.device("cpu")) is None
     assert max(config.steps for config in configs) == 50
     for run, config in zip(lanes(configs, device="cpu", at_once=3), configs, strict=True):
         assert run.config == config
@@ -117,7 +117,7 @@ def test_what_cannot_be_stacked_is_trained_in_turn(make_config):
         "micro batches": make_config(micro_batch=25),
     }
     for reason, config in reasons.items():
-        assert reason in why_one_by_one(Trial(config), torch.device("cpu"))
+        assert reason in why_one_by_one(Training(config), torch.device("cpu"))
     configs = [make_config(data="fashion-mini", epochs=1, seed=seed) for seed in range(2)]
     with pytest.warns(UserWarning, match="Lanes train one by one: convolutions over 28×28 pixels are faster so"):
         runs = lanes(configs, device="cpu")
@@ -126,20 +126,20 @@ def test_what_cannot_be_stacked_is_trained_in_turn(make_config):
 
 
 def test_why_a_step_is_not_recorded(make_config):
-    """The reason that a GPU's lanes give, told here of trials on a CPU whose device is all that is changed."""
+    """The reason that a GPU's lanes give, told here of trainings on a CPU whose device is all that is changed."""
     reasons = {
         "only SGD is recorded, and this is AdamW": make_config(optimizer="adamw", lr=1e-3, weight_decay=0.1),
         "micro batches": make_config(micro_batch=25),
         "not in float32": make_config(precision="float64"),
     }
     for reason, config in reasons.items():
-        trial = Trial(config)
-        assert why_no_graph(trial) == "it runs on a cpu device"
-        trial.device = torch.device("cuda")
-        assert reason in why_no_graph(trial)
-    trial = Trial(make_config())
-    trial.device = torch.device("cuda")
-    assert why_no_graph(trial) is None
+        training = Training(config)
+        assert why_no_graph(training) == "it runs on a cpu device"
+        training.device = torch.device("cuda")
+        assert reason in why_no_graph(training)
+    training = Training(make_config())
+    training.device = torch.device("cuda")
+    assert why_no_graph(training) is None
 
 
 @pytest.mark.parametrize("device", [CUDA])

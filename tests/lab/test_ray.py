@@ -43,7 +43,7 @@ from isogon.lab.engines._run_all import TrainingJob
 from isogon.lab.engines.ray import _session as ray_session
 from isogon.lab.engines.ray._pool import _after_a_death, _Attempt, _pass_on, work_through_on_ray
 from isogon.lab.engines.ray._session import _connect, _owner, ray_kept, remove_leftover_clusters
-from isogon.lab.engines.ray._task import Driver, FileMade, work_and_tell
+from isogon.lab.engines.ray._task import DriverContext, FileMade, work_and_tell
 
 pytest.importorskip("ray", reason="Ray is not installed")
 if not Path("/proc/self/stat").exists():
@@ -326,7 +326,7 @@ def test_files_come_before_the_end_and_the_result_last(make_config, tmp_path, mo
     monkeypatch.setattr(tempfile, "tempdir", str(node))
     config = make_config(monitor_every=0)
     job = TrainingJob((config,), str(tmp_path / "unseen"), "cpu")
-    news = list(work_and_tell(pickle.dumps((job, "mark")), Driver(os.getcwd(), (), {})))
+    news = list(work_and_tell(pickle.dumps((job, "mark")), DriverContext(os.getcwd(), (), {})))
     assert [type(event) for event in news if not isinstance(event, FileMade)] == [EpochEnded] * 3 + [RunEnded]
     files = [event.path for event in news if isinstance(event, FileMade)]
     assert files[-1] == f"{config.name}/result.json"
@@ -357,7 +357,7 @@ def test_a_job_has_one_thread_and_its_exception_ends_the_stream(tmp_path, monkey
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(2)
-        news = work_and_tell(pickle.dumps((CountingJob(str(tmp_path)), "mark")), Driver(os.getcwd(), (), {}))
+        news = work_and_tell(pickle.dumps((CountingJob(str(tmp_path)), "mark")), DriverContext(os.getcwd(), (), {}))
         assert next(news) == EpochEnded("it", 1)
         with pytest.raises(ValueError, match="no luck"):
             next(news)

@@ -22,7 +22,7 @@ from isogon.lab.run._divergence import patience
 from isogon.lab.run._evaluation import evaluate, predict_classes
 from isogon.lab.run._k_step_angles import column_of
 from isogon.lab.run._networks import build
-from isogon.lab.run._trial import Trial
+from isogon.lab.run._training import Training
 
 OWN_NET = """
 from torch import nn
@@ -334,21 +334,21 @@ def test_epochs_that_are_not_tested(make_config, tmp_path):
 
 
 def test_checkpoints_no_sooner_than_some_seconds_keep_records_whole(make_config, tmp_path):
-    """A trial that dies between two checkpoints is gone on with from the last one, and its records have no gap."""
+    """A training that dies between two checkpoints is gone on with from the last one, and its records have no gap."""
     config = make_config(epochs=4, monitor_every=1)
     whole = train(config, tmp_path / "whole", device="cpu", progress=False)
     (tmp_path / "parts").mkdir()
-    trial = Trial(config, tmp_path / "parts", checkpoint_seconds=1e9)
+    training = Training(config, tmp_path / "parts", checkpoint_seconds=1e9)
     for epoch in range(3):
-        trial.begin_epoch()
-        for batch in trial.batches():
-            trial.backward(*batch)
-            trial.step()
+        training.begin_epoch()
+        for batch in training.batches():
+            training.backward(*batch)
+            training.step()
         if epoch == 1:
-            trial._checkpoint_seconds = 0.0
-        trial.end_epoch()
-        trial._checkpoint_seconds = 1e9
-    trial.close()  # dies here, in its third epoch
+            training._checkpoint_seconds = 0.0
+        training.end_epoch()
+        training._checkpoint_seconds = 1e9
+    training.close()  # dies here, in its third epoch
     assert set(read(tmp_path / "parts").epoch) == {0, 1}
     again = train(config, tmp_path / "parts", device="cpu", progress=False)
     pd.testing.assert_frame_equal(again.records, whole.records)

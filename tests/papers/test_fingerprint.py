@@ -45,8 +45,8 @@ def test_a_changed_experiment_is_computed_anew(toys, written, tmp_path):
     def found(text):
         module = written(text)
         one = replace(toys["la/computed"], compute=module.compute)
-        (finding,) = reproduce([one], out=tmp_path / "out", **HERE)
-        return finding.table["value"].tolist(), len(module.calls)
+        (reproduction,) = reproduce([one], out=tmp_path / "out", **HERE)
+        return reproduction.table["value"].tolist(), len(module.calls)
 
     assert found(CODE) == ([1.0], 1)
     assert found(CODE) == ([1.0], 0)

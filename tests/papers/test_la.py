@@ -163,8 +163,8 @@ def test_the_checker_has_the_papers_degrees_and_a_wrong_one_is_told():
 def test_every_figure_is_planned_at_every_scale(name, scale):
     planned = BY_ID[name].plan(Options(scale))
     assert len({one.config.key for one in planned}) == len(planned)
-    assert {one.labels["seed"] for one in planned} == set(range(la.SETTINGS[scale].seeds))
-    assert len(BY_ID[name].plan(Options(scale, seeds=1))) * la.SETTINGS[scale].seeds == len(planned)
+    assert {one.labels["seed"] for one in planned} == set(range(la.SETUPS[scale].seeds))
+    assert len(BY_ID[name].plan(Options(scale, seeds=1))) * la.SETUPS[scale].seeds == len(planned)
 
 
 def test_the_papers_scale_is_as_printed():
@@ -198,7 +198,7 @@ def test_figures_share_their_runs():
     keys = {name: {one.config.key for one in BY_ID[name].plan(Options("tiny"))} for name in FIGURES}
     assert keys["la/fig2"] <= keys["la/fig5"]
     assert keys["la/fig3"] & keys["la/fig6"]
-    assert len(set.union(*keys.values())) == 9 * la.SETTINGS["tiny"].seeds
+    assert len(set.union(*keys.values())) == 9 * la.SETUPS["tiny"].seeds
 
 
 def test_a_trained_pair_has_one_effective_rate_and_a_norm_that_grows():

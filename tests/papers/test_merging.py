@@ -14,7 +14,7 @@ from isogon.papers.reproduction._experiment import Options, Planned
 from isogon.papers.reproduction._fingerprint import code_fingerprint
 from isogon.papers.reproduction._merging import merged
 from isogon.papers.reproduction._provenance import COMPUTED, WAITING, Source, computed_here, how_made, place_of
-from isogon.papers.reproduction._results import Finding, read_finding
+from isogon.papers.reproduction._results import Reproduction, read_reproduction
 from isogon.papers.reproduction._runner import reproduce
 
 HERE = {"engine": "local", "device": "cpu", "workers": 1, "progress": False}
@@ -45,11 +45,11 @@ def found(experiment, *, column=None, seeds=None, accuracy=0.5, status="finished
         for one in planned
     ]
     rows = [{"status": status, "accuracy": accuracy, **one.labels} for one in planned if status != WAITING]
-    return Finding(experiment, options, pd.DataFrame(rows), how_made(command, sources), sources)
+    return Reproduction(experiment, options, pd.DataFrame(rows), how_made(command, sources), sources)
 
 
-def places(finding):
-    return [source.place for source in finding.sources]
+def places(reproduction):
+    return [source.place for source in reproduction.sources]
 
 
 def test_columns_add_up_in_the_order_of_the_plan(experiment):
@@ -112,7 +112,7 @@ def computed(experiment, panels, *, value=1.0, code=None):
     options = Options(panels=panels)
     rows = [{"panel": panel, "value": value} for panel in panels or "ab"]
     source = computed_here(options, code or code_fingerprint(experiment.compute), f"panels {panels}", 0.0)
-    return Finding(experiment, options, pd.DataFrame(rows), how_made("", [source]), [source])
+    return Reproduction(experiment, options, pd.DataFrame(rows), how_made("", [source]), [source])
 
 
 def test_computed_panels_add_up_as_long_as_the_code_is_the_same(toys):
@@ -136,7 +136,7 @@ def test_computed_rows_and_trained_ones_are_told_apart(experiment, toys):
 
 def test_what_cannot_be_computed_here_stays_as_it_was(toys):
     one = toys["la/computed"]
-    nothing = Finding(one, Options(), pd.DataFrame(), how_made("isogon", [], ["It needs a thing."]), ())
+    nothing = Reproduction(one, Options(), pd.DataFrame(), how_made("isogon", [], ["It needs a thing."]), ())
     assert nothing.judgement.verdict == "not run"
     assert nothing.judgement.sentence == "It needs a thing."
     whole = merged(nothing, computed(one, None))
@@ -148,7 +148,7 @@ def test_sources_come_back_from_their_file(experiment, tmp_path):
     old = found(experiment, error='a "quoted", long\tstory')
     old = replace(old, sources=[replace(source, key=f"000{place}") for place, source in enumerate(old.sources)])
     old.write(tmp_path)
-    assert list(read_finding(tmp_path, experiment, "tiny").sources) == old.sources
+    assert list(read_reproduction(tmp_path, experiment, "tiny").sources) == old.sources
     listed = pd.read_csv(tmp_path / "yun-table.tiny.csv")
     assert listed["place"][0] == "column=100, row=0.001, seed=0"
 
@@ -163,7 +163,7 @@ def test_panels_of_several_calls_make_one_result(toys, toy_config, tmp_path):
     with workers_kept():
         call(one, "b")
         call(one, "a")
-    kept = read_finding(out / "results", one, "tiny")
+    kept = read_reproduction(out / "results", one, "tiny")
     assert kept.table["panel"].tolist() == ["a", "a", "bc"]
     assert kept.made["runs"]["finished"] == 2, "of three places two are one training"
     again = call(one, "a")

@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from isogon.papers.reproduction._registry import COMMITTED, experiments
-from isogon.papers.reproduction._results import read_finding
+from isogon.papers.reproduction._results import read_reproduction
 from isogon.report.exhibit import _figures as exhibit_figures
 from isogon.report.exhibit._exhibits import FigureExhibit, Line
 
@@ -50,7 +50,7 @@ def check_room(figure, renderer):
 
 @pytest.mark.parametrize(("identity", "scale"), [("yun/fig3", "small"), ("la/fig2", "small"), ("smd/fig4", "paper")])
 def test_committed_results_have_room(identity, scale, tmp_path, monkeypatch):
-    showing = read_finding(COMMITTED, experiments()[identity], scale).showing
+    showing = read_reproduction(COMMITTED, experiments()[identity], scale).showing
     assert showing.figures
     check_room(*drawn(showing.figures, showing.title, tmp_path, monkeypatch))
 

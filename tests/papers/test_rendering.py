@@ -18,7 +18,7 @@ from isogon.papers.reproduction._experiment import Judgement, Options
 from isogon.papers.reproduction._provenance import command_of, place_of
 from isogon.papers.reproduction._registry import COMMITTED, experiments
 from isogon.papers.reproduction._reproduction_page import document_text, main
-from isogon.papers.reproduction._results import Finding, read_finding, scales_in
+from isogon.papers.reproduction._results import Reproduction, read_reproduction, scales_in
 from isogon.papers.reproduction._runner import reproduce
 from isogon.report.exhibit._cells import cell_texts
 from isogon.report.exhibit._exhibits import Cell, FigureExhibit, Line, Showing, TableExhibit
@@ -262,13 +262,13 @@ def test_the_document_shows_the_tables_of_what_was_run(toys, tmp_path):
     made = {"command": "isogon", "date": "2026-01-01", "hardware": ["GPU"], "versions": ["torch 2"], "seeds": [0]}
     made |= {"runs": {"planned": 1, "finished": 1}, "images": 5, "seconds": 1.0, "errors": {}}
     rows = pd.DataFrame({"row": ["0.01"], "status": ["finished"], "accuracy": [0.5]})
-    finding = Finding(toys["yun/table"], Options(), rows, made)
-    finding.write(tmp_path)
+    reproduction = Reproduction(toys["yun/table"], Options(), rows, made)
+    reproduction.write(tmp_path)
     text = document_text(tmp_path, toys)
-    assert markdown_table(finding.exhibits[0]) in text
+    assert markdown_table(reproduction.exhibits[0]) in text
     assert '<a id="yun-table-tiny"></a>' in text
     assert "(#yun-table-tiny)" in text
-    assert read_finding(tmp_path, toys["yun/table"], "tiny").made == made
+    assert read_reproduction(tmp_path, toys["yun/table"], "tiny").made == made
 
 
 def test_the_committed_document_is_what_the_committed_results_say(root):
@@ -278,23 +278,27 @@ def test_the_committed_document_is_what_the_committed_results_say(root):
 def test_committed_verdicts_are_those_of_the_committed_rows():
     for identity, experiment in experiments().items():
         for scale in scales_in(COMMITTED, identity):
-            finding = read_finding(COMMITTED, experiment, scale)
-            kept = json.loads((COMMITTED / f"{finding.stem}.json").read_text(encoding="utf-8"))
-            found = json.loads(json.dumps(finding.to_dict()))
+            reproduction = read_reproduction(COMMITTED, experiment, scale)
+            kept = json.loads((COMMITTED / f"{reproduction.stem}.json").read_text(encoding="utf-8"))
+            found = json.loads(json.dumps(reproduction.to_dict()))
             numbers, kept_numbers = found.pop("numbers"), kept.pop("numbers")
-            assert found == kept, finding.stem
+            assert found == kept, reproduction.stem
             assert numbers.keys() == kept_numbers.keys()
             for name, number in numbers.items():
                 # Other machines add in another order. What is not known is None.
                 expected = kept_numbers[name]
-                assert number == (expected if expected is None else pytest.approx(expected, rel=1e-9)), finding.stem
+                assert number == (expected if expected is None else pytest.approx(expected, rel=1e-9)), (
+                    reproduction.stem
+                )
 
 
 def test_committed_trainings_are_those_of_the_plan():
     """Else the next run would not know what it adds to, and a folder of finished runs would be trained anew."""
     for identity, experiment in experiments().items():
         for scale in scales_in(COMMITTED, identity):
-            sources = [source for source in read_finding(COMMITTED, experiment, scale).sources if source.is_training]
+            sources = [
+                source for source in read_reproduction(COMMITTED, experiment, scale).sources if source.is_training
+            ]
             seeds = 1 + max((source.seed for source in sources), default=0)
             planned = {place_of(one.labels): one.config.name for one in experiment.plan(Options(scale, seeds=seeds))}
             for source in sources:

@@ -23,7 +23,7 @@ from isogon.lab.engines._workers import workers_kept
 from isogon.papers.reproduction import _runner as running
 from isogon.papers.reproduction._experiment import Options, Planned, cell_of, final
 from isogon.papers.reproduction._registry import experiments
-from isogon.papers.reproduction._results import read_finding
+from isogon.papers.reproduction._results import read_reproduction
 from isogon.papers.reproduction._runner import reproduce
 
 HERE = {"engine": "local", "device": "cpu", "workers": 1, "progress": False}
@@ -116,7 +116,7 @@ def test_what_is_computed_is_computed_once_for_the_same_options(toys, tmp_path):
         (found,) = reproduce([one], options, out=tmp_path, **HERE)
     assert asked == [Options(), Options(panels=("b",))]
     assert found.table.label.tolist() == ["1", "x"], "the other panel stays, and labels of two kinds are texts"
-    kept = read_finding(tmp_path / "results", one, "tiny")
+    kept = read_reproduction(tmp_path / "results", one, "tiny")
     pd.testing.assert_frame_equal(kept.table, found.table)
 
 
@@ -157,7 +157,9 @@ def test_tables_are_written_while_runs_end(toys, tmp_path, monkeypatch):
     seen = []
     written = running._written
     monkeypatch.setattr(
-        running, "_written", lambda finding, *rest: seen.append(len(finding.table)) or written(finding, *rest)
+        running,
+        "_written",
+        lambda reproduction, *rest: seen.append(len(reproduction.table)) or written(reproduction, *rest),
     )
     reproduce([toys["yun/table"]], out=tmp_path, **HERE)
     assert (seen[0], seen[-1]) == (1, 3), "first when one run has ended, last when all have"
@@ -179,7 +181,7 @@ def test_a_failed_run_is_counted_named_and_tried_again(toys, toy_registry, toy_c
     assert "1 of 2 failed" in printed
     made = json.loads((tmp_path / "out" / "results" / "yun-table.tiny.json").read_text())
     assert made["runs"] == {"planned": 2, "finished": 1, "diverged": 0, "failed": 1, "pruned": 0}
-    kept = read_finding(tmp_path / "out" / "results", toy_registry["yun/figure"], "tiny")
+    kept = read_reproduction(tmp_path / "out" / "results", toy_registry["yun/figure"], "tiny")
     assert len(kept.table) == 1, "a run without epochs has no curve"
 
 
@@ -326,7 +328,7 @@ def test_everything_at_scale_tiny(tmp_path):
             if one["verdict"] != "not run":
                 drawn = [(out / "exhibits" / f"{stem}{ending}").exists() for ending in (".tex", ".png")]
                 assert any(drawn), f"{identity} shows neither table nor figure"
-            kept = read_finding(out / "results", experiments()[identity], "tiny")
+            kept = read_reproduction(out / "results", experiments()[identity], "tiny")
             assert kept.judgement.verdict == one["verdict"], "the verdict is a function of what was kept"
         assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < BUDGET
         ended = endings(out)

@@ -12,7 +12,7 @@ import pytest
 
 from isogon.lab import Config, train
 from isogon.lab.run._k_step_angles import column_of
-from isogon.lab.run._trial import Trial
+from isogon.lab.run._training import Training
 from isogon.papers import _imagenet as imagenet
 from isogon.papers.reproduction._experiment import SCALES, Options
 from isogon.papers.smd import _figures as smd
@@ -220,7 +220,7 @@ def test_figure_7_wants_small_steps_to_turn_further(mostly_undecided):
 
 
 def test_the_law_of_figure_7_is_that_of_each_epochs_rate():
-    config = smd_scaling.SETTINGS["small"].config(4, 0)
+    config = smd_scaling.SETUPS["small"].config(4, 0)
     rates = [0.2, 0.2, 0.02, 0.002, 0.0002]
     for k in (1, 4):
         expected = [float(law("sgd", lr=rate, weight_decay=5e-4, momentum=0.9).angle(k)) for rate in rates]
@@ -267,7 +267,7 @@ def test_the_papers_scale_is_as_printed():
     mobile = [one.config for one in BY_ID["smd/fig9"].plan(Options("paper"))]
     assert [config.net for config in mobile] == ["mobilenet_v2", "shufflenet_v2_plus"]
     assert all((config.recipe.lr, config.recipe.weight_decay) == (0.5, 4e-5) for config in mobile)
-    large = smd_scaling.SETTINGS["paper"].config(16, 0)
+    large = smd_scaling.SETUPS["paper"].config(16, 0)
     assert (large.recipe.batch_size, large.recipe.lr) == (4096, pytest.approx(1.6))
 
 
@@ -302,7 +302,7 @@ def test_kept_rows_of_a_rescaled_run_have_stages_at_one_norm_and_shown_norms_tha
 
 
 def test_weights_that_are_not_invariant_keep_the_standard_schedule_under_rescaling():
-    trial = Trial(small_config("balanced(lr_1)"))  # the published network: γ, β and classifier are trained
+    trial = Training(small_config("balanced(lr_1)"))  # the published network: γ, β and classifier are trained
     trial.driver.load_state_dict({**trial.driver.state_dict(), "step": 5})
     invariant, others = trial.optimizer.param_groups
     assert [weight.dim() for weight in invariant["params"]] == [4, 4, 4]

@@ -20,7 +20,7 @@ from isogon.search._outcome import Outcome
 from isogon.search.fit._curve import fit_curve
 from isogon.search.fit._trend import transfer_trend
 from isogon.search.study._study import Study
-from isogon.search.trials._ledger import Cell, Row
+from isogon.search.trials._ledger import PlannedTrial, StoredTrial
 
 CHROMIUM = shutil.which("chromium")
 SIZES, GRID, SEEDS = (100, 200), (0.05, 0.1, 0.2, 0.4, 0.8), (0, 1)
@@ -41,15 +41,17 @@ def made(study, error, *, verified=()):
     for samples in SIZES:
         for factor in GRID:
             for seed in SEEDS:
-                cell = Cell(factor, samples, samples / 800, seed)
+                cell = PlannedTrial(factor, samples, samples / 800, seed)
                 lost = {(100, 0.8, 0): "diverged", (200, 0.8, 1): "failed"}.get((samples, factor, seed))
                 value = None if lost else accuracy(samples, factor, seed)
                 message = error if lost == "failed" else None
-                rows.append(Row(cell, len(rows), lost or "finished", value, 8 * samples, 1.5, message))
-    points = [(r.cell.samples, (r.cell.tuning_factor, r.cell.seed, r.score or math.nan)) for r in rows]
+                rows.append(StoredTrial(cell, len(rows), lost or "finished", value, 8 * samples, 1.5, message))
+    points = [(r.planned.samples, (r.planned.tuning_factor, r.planned.seed, r.score or math.nan)) for r in rows]
     curves = {size: fit_curve(point for samples, point in points if samples == size) for size in SIZES}
     for factor in verified:
-        rows.append(Row(Cell(factor, 800, 1.0, 0, "verify"), len(rows), "finished", 0.9, 6400, 9.0, None))
+        rows.append(
+            StoredTrial(PlannedTrial(factor, 800, 1.0, 0, "verify"), len(rows), "finished", 0.9, 6400, 9.0, None)
+        )
     return Outcome(study, curves, transfer_trend(curves, 800), rows)
 
 
@@ -80,9 +82,9 @@ def test_every_run_mean_and_top_is_where_the_outcome_has_it(page):
     for place, (samples, curve) in enumerate(outcome.curve.items()):
         runs, means, fit, top = traces[4 * place : 4 * place + 4]
         wanted = [
-            (row.cell.tuning_factor, 100 * row.score)
+            (row.planned.tuning_factor, 100 * row.score)
             for row in outcome.rows
-            if row.score and (row.cell.samples, row.cell.purpose) == (samples, "search")
+            if row.score and (row.planned.samples, row.planned.purpose) == (samples, "search")
         ]
         assert len(wanted) == 9
         assert list(zip(runs["x"], runs["y"], strict=True)) == [pytest.approx(pair, rel=1e-5) for pair in wanted]

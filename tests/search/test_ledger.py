@@ -6,7 +6,7 @@ import optuna
 import pytest
 
 from isogon.errors import IsogonError, without_secrets
-from isogon.search.trials._ledger import Cell, Ledger, StudyChangedError
+from isogon.search.trials._ledger import Ledger, PlannedTrial, StudyChangedError
 
 
 @pytest.fixture
@@ -14,15 +14,15 @@ def url(tmp_path):
     return f"sqlite:///{tmp_path / 'study.db'}"
 
 
-CELLS = [Cell(0.1, 100, 1 / 16, seed) for seed in range(3)]
+CELLS = [PlannedTrial(0.1, 100, 1 / 16, seed) for seed in range(3)]
 
 
 def test_a_trial_goes_from_planned_to_ended(url):
     ledger = Ledger(url, "one", "key")
     ledger.plan(CELLS)
-    ledger.plan([*CELLS, Cell(0.2, 100, 1 / 16, 0)])
+    ledger.plan([*CELLS, PlannedTrial(0.2, 100, 1 / 16, 0)])
     rows = ledger.rows()
-    assert [row.cell for row in rows] == [*CELLS, Cell(0.2, 100, 1 / 16, 0)]
+    assert [row.planned for row in rows] == [*CELLS, PlannedTrial(0.2, 100, 1 / 16, 0)]
     assert {row.status for row in rows} == {"waiting"}
     other = Ledger(url, "one", "key")  # another process's
     assert ledger.claim(rows[0])
@@ -71,7 +71,7 @@ def test_a_failed_trial_is_replaced_by_its_retry(url):
         ledger.end(row, status, 0.5 if status == "finished" else None, images=1, seconds=1)
     for tries in (1, 2):
         assert ledger.retry() == 1
-        assert [(row.cell.seed, row.status) for row in ledger.rows()] == [
+        assert [(row.planned.seed, row.status) for row in ledger.rows()] == [
             (1, "diverged"),
             (2, "finished"),
             (0, "waiting"),

@@ -33,7 +33,7 @@ from isogon.search import Study, run
 from isogon.search._status import Progress
 from isogon.search.trials import _execution as execution
 from isogon.search.trials import _storage as storage
-from isogon.search.trials._ledger import Cell, Ledger
+from isogon.search.trials._ledger import Ledger, PlannedTrial
 
 OBJECTIVES = """
 import math, os, time
@@ -80,7 +80,7 @@ if __name__ == "__main__":
     run(Study.made(json.loads(Path("study.txt").read_text())), out, progress=False, tell=print)
 """
 
-CELLS = [Cell(0.1, 100, 1 / 16, seed) for seed in range(3)]
+CELLS = [PlannedTrial(0.1, 100, 1 / 16, seed) for seed in range(3)]
 
 
 class Server:
@@ -211,7 +211,7 @@ def alone(tmp_path: Path) -> dict[str, object]:
 
 def assert_each_cell_ended_once(folder: Path, count: int = 2 * (7 + 3)):
     rows = Progress.read(folder).rows
-    assert len(rows) == len({row.cell for row in rows}) == count
+    assert len(rows) == len({row.planned for row in rows}) == count
     assert {row.status for row in rows} == {"finished"}
     return rows
 
@@ -361,12 +361,12 @@ def test_a_claim_during_which_the_storage_goes_away_is_still_ours(url, quick, mo
 
     places = 0
     while True:
-        cell = Cell(0.1, 100, 1 / 16, seed=places)
+        cell = PlannedTrial(0.1, 100, 1 / 16, seed=places)
         ours.plan([cell])
         goes_away_at(places)
         row = ours.rows()[-1]
         assert ours.claim(row), asked
-        (row,) = (row for row in other.rows() if row.cell == cell)
+        (row,) = (row for row in other.rows() if row.planned == cell)
         assert (row.status, row.driver) == ("running", "ours"), asked
         assert ours.is_open(row)
         assert not other.claim(row)
@@ -383,7 +383,7 @@ def test_two_ledgers_never_disagree(url, quick):
     first, second = ledgers
     at_once(lambda ledger: ledger.plan(CELLS), ledgers)
     rows = first.rows()
-    assert [row.cell for row in rows] == CELLS
+    assert [row.planned for row in rows] == CELLS
     assert [row.number for row in rows] == [0, 1, 2]
     for row in rows:
         assert sorted(at_once(lambda ledger, row=row: ledger.claim(row), ledgers)) == [False, True]
@@ -394,7 +394,7 @@ def test_two_ledgers_never_disagree(url, quick):
     owner[0].end(rows[0], "finished", 0.5, images=1, seconds=1)
     owner[1].end(rows[1], "failed", None, images=0, seconds=0, error="no luck")
     assert sorted(at_once(lambda ledger: ledger.retry(), ledgers)) == [0, 1]
-    assert [(row.cell.seed, row.status) for row in first.rows()] == [(0, "finished"), (2, "running"), (1, "waiting")]
+    assert [(row.planned.seed, row.status) for row in first.rows()] == [(0, "finished"), (2, "running"), (1, "waiting")]
 
     # The one who has trial 2 shows no more life; both others, as it were, find it abandoned.
     for ledger in ledgers:
@@ -402,9 +402,9 @@ def test_two_ledgers_never_disagree(url, quick):
     assert first.take_over() == 0
     time.sleep(2.2)
     assert sum(at_once(lambda ledger: ledger.take_over(), ledgers)) >= 1
-    assert [row.cell.seed for row in first.rows()] == [0, 1]
+    assert [row.planned.seed for row in first.rows()] == [0, 1]
     at_once(lambda ledger: ledger.plan(CELLS), ledgers)
-    assert [(row.cell.seed, row.status) for row in first.rows()] == [(0, "finished"), (1, "waiting"), (2, "waiting")]
+    assert [(row.planned.seed, row.status) for row in first.rows()] == [(0, "finished"), (1, "waiting"), (2, "waiting")]
     again = first.rows()[-1]
     assert again.number == 4
     # Its first driver comes back with a result: nobody hears of it.

@@ -15,7 +15,7 @@ from isogon.search.fit._curve import fit_curve
 from isogon.search.fit._grids import extension, refined, rounded
 from isogon.search.study import Sampler
 from isogon.search.trials._ledger import Ledger
-from isogon.search.trials._proposals import SAMPLERS, Tried, propose
+from isogon.search.trials._proposals import SAMPLERS, TriedFactor, propose
 
 LIMITS = (0.01, 0.64)
 
@@ -28,7 +28,7 @@ def history(sampler, count, top=0.1, **options):
     tried = []
     for _ in range(count):
         factor = propose(sampler, tried, LIMITS, **options)
-        tried.append(Tried(factor, hill(factor, top)))
+        tried.append(TriedFactor(factor, hill(factor, top)))
     return tried
 
 
@@ -38,7 +38,9 @@ def test_a_proposal_follows_from_the_past_alone(sampler):
     assert past == history(sampler, 6)
     assert all(LIMITS[0] <= one.tuning_factor <= LIMITS[1] for one in past)
     following = propose(sampler, past, LIMITS)
-    assert propose(sampler, [*past, Tried(following, None)], LIMITS) != following, "a lost cell is not tried again"
+    assert propose(sampler, [*past, TriedFactor(following, None)], LIMITS) != following, (
+        "a lost cell is not tried again"
+    )
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS)
@@ -158,7 +160,7 @@ def test_a_search_by_a_sampler_finds_the_top_stopped_or_not(objectives, no_worke
     told: list[str] = []
     outcome = run(study, objectives / "whole", tell=told.append)
     assert outcome.tuning_factor == pytest.approx(0.1, rel=0.3)
-    first = {row.cell.tuning_factor for row in outcome.rows if row.cell.fraction == 1 / 16}
+    first = {row.planned.tuning_factor for row in outcome.rows if row.planned.fraction == 1 / 16}
     assert len(first) == 5
     assert sum("by tpe" in sentence for sentence in told) == 5
     assert outcome.cost.full_grid_images == 5 * 2 * 1600 * 5
@@ -171,7 +173,7 @@ def test_a_search_by_a_sampler_finds_the_top_stopped_or_not(objectives, no_worke
     with pytest.raises(KeyboardInterrupt):
         run(study, objectives / "stopped", tell=stop)
     stopped = run(study, objectives / "stopped")
-    assert [row.cell for row in stopped.rows] == [row.cell for row in outcome.rows]
+    assert [row.planned for row in stopped.rows] == [row.planned for row in outcome.rows]
     assert {**stopped.to_dict(), "seconds": 0} == {**outcome.to_dict(), "seconds": 0}
 
 

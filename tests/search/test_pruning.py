@@ -13,15 +13,15 @@ from isogon.lab import Config, Run, train
 from isogon.search import Study, run
 from isogon.search._sentences import lost_sentence
 from isogon.search._status import Progress
-from isogon.search.trials._ledger import Cell, Ledger, Row
+from isogon.search.trials._ledger import Ledger, PlannedTrial, StoredTrial
 from isogon.search.trials._pruning import Judge
 
 EPOCHS = 9
 
 
 def row(number, samples=100, status="running", accuracy=None, purpose="search"):
-    cell = Cell(0.1, samples, samples / 1600, number, purpose)
-    return Row(cell, number, status, accuracy, 0, 0.0, None)
+    cell = PlannedTrial(0.1, samples, samples / 1600, number, purpose)
+    return StoredTrial(cell, number, status, accuracy, 0, 0.0, None)
 
 
 def judge(pruner, rows, reports=None):
@@ -154,7 +154,7 @@ def test_a_search_stops_the_hopeless_and_says_so(study, tmp_path, no_workers):
     assert pruned
     assert outcome.lost["pruned"] == len(pruned) == outcome.to_dict()["pruned"]
     # After the first five the tuning factors above the top are given up; the top is not.
-    assert all(one.cell.tuning_factor > 0.1 and one.score is None for one in pruned)
+    assert all(one.planned.tuning_factor > 0.1 and one.score is None for one in pruned)
     assert outcome.tuning_factor == pytest.approx(0.1, rel=0.3)
     for one in pruned:
         assert 100 <= one.images < 100 * EPOCHS
@@ -168,7 +168,7 @@ def test_a_search_stops_the_hopeless_and_says_so(study, tmp_path, no_workers):
 
 def test_a_pruned_trial_is_ended_once_and_written_so(tmp_path):
     ledger = Ledger(f"sqlite:///{tmp_path / 'study.db'}", "one", "key")
-    ledger.plan([Cell(0.1, 100, 1 / 16, 0)])
+    ledger.plan([PlannedTrial(0.1, 100, 1 / 16, 0)])
     (planned,) = ledger.rows()
     ledger.claim(planned)
     ledger.report(planned, 0, 0.25)

@@ -173,7 +173,7 @@ def test_a_tensor_is_a_number(tmp_path, no_workers):
 def test_a_step_before_the_first_is_that_trials_failure(tmp_path, no_workers):
     study = Study.made(tables("early", fractions=["1/16"], pruner="median"))
     outcome = run(study, tmp_path / "out")
-    assert {row.status for row in outcome.rows if row.cell.seed == 1} == {"failed"}
+    assert {row.status for row in outcome.rows if row.planned.seed == 1} == {"failed"}
     assert "step must be a whole number" in next(row.error for row in outcome.rows if row.error)
     assert outcome.tuning_factor == pytest.approx(0.1, rel=0.3)
 
@@ -201,7 +201,7 @@ def test_cells_beyond_the_schedules_bound_are_lost_and_no_others(tmp_path, no_wo
     study = Study.made(lab_study("texp(constant)"))
     monkeypatch.setattr(running, "extension", lambda curve: (3.0,) if max(curve.grid) < 3 else ())
     outcome = run(study, tmp_path / "out")
-    status = {row.cell.tuning_factor: row.status for row in outcome.rows}
+    status = {row.planned.tuning_factor: row.status for row in outcome.rows}
     assert status.pop(3.0) == "failed"
     assert set(status.values()) == {"finished"}
     assert "must be at most" in next(row.error for row in outcome.rows if row.error)
@@ -277,7 +277,7 @@ def test_killed_at_any_moment_it_ends_as_if_it_had_not_been(tmp_path, no_workers
     run(Study.made(tables("slow")), tmp_path / "killed", progress=False)
     outcome = json.loads((tmp_path / "killed" / "outcome.json").read_text())
     rows = run(Study.made(tables("slow")), tmp_path / "killed").rows
-    cells = [row.cell for row in rows]
+    cells = [row.planned for row in rows]
     assert len(cells) == len(set(cells)) == 2 * (7 + 3)
     assert {row.status for row in rows} == {"finished"}
     # An objective that had returned is only called again if the kill fell before its result was on the disk.

@@ -220,10 +220,13 @@ def test_failed_trials_are_tried_again_when_asked(isogon, no_workers, tmp_path):
     assert "7 failed trials are tried again" in out
     assert "with --retry" not in out
     rows = Progress.read("out").rows
-    assert sorted((row.cell.tuning_factor, row.cell.seed) for row in rows) == sorted(
-        (row.cell.tuning_factor, row.cell.seed) for row in before
+    assert sorted((row.planned.tuning_factor, row.planned.seed) for row in rows) == sorted(
+        (row.planned.tuning_factor, row.planned.seed) for row in before
     )
-    assert {row.cell.seed: row.status for row in rows if row.cell.tuning_factor > 0.5} == {0: "diverged", 1: "diverged"}
+    assert {row.planned.seed: row.status for row in rows if row.planned.tuning_factor > 0.5} == {
+        0: "diverged",
+        1: "diverged",
+    }
     kept = [row for row in before if row.status != "failed"]
     assert [row for row in rows if row.number <= max(one.number for one in kept)] == kept, "no other was made again"
     assert {row.status for row in rows} == {"finished", "diverged"}

@@ -13,7 +13,7 @@ from isogon.cli._printing import print_json
 from isogon.errors import ArgumentError, IsogonError, check_choice
 
 if TYPE_CHECKING:
-    from isogon.papers import Finding, Options
+    from isogon.papers import Options, Reproduction
 
 
 def add_to(app: typer.Typer) -> None:
@@ -70,13 +70,13 @@ def reproduce(
 
 
 def _run(ids: Sequence[str] | None, options: Options, out: Path, settings: dict[str, Any], as_json: bool) -> None:
-    from isogon.cli._reproduce_printing import show_findings
+    from isogon.cli._reproduce_printing import show_reproductions
     from isogon.lab import naming_a_full_disk
     from isogon.papers import EXHIBITS, experiments, reproduce
 
     try:
         with naming_a_full_disk(out):
-            findings = reproduce(
+            reproductions = reproduce(
                 list(experiments()) if ids is None else ids,
                 options,
                 out=out,
@@ -87,17 +87,17 @@ def _run(ids: Sequence[str] | None, options: Options, out: Path, settings: dict[
         typer.echo("Stopped; nothing that ended is lost, and the same command goes on.", err=True)
         raise typer.Exit(130) from None
     if as_json:
-        print_json([finding.to_dict() for finding in findings])
+        print_json([reproduction.to_dict() for reproduction in reproductions])
     else:
-        show_findings(findings)
+        show_reproductions(reproductions)
         typer.echo(f"Pages, tables and figures: {out / EXHIBITS}")
-    if any(finding.made["errors"] for finding in findings):
-        typer.echo(_failures(findings), err=True)
+    if any(reproduction.made["errors"] for reproduction in reproductions):
+        typer.echo(_failures(reproductions), err=True)
         raise typer.Exit(1)
 
 
-def _failures(findings: Sequence[Finding]) -> str:
-    errors = {name: error for finding in findings for name, error in finding.made["errors"].items()}
+def _failures(reproductions: Sequence[Reproduction]) -> str:
+    errors = {name: error for reproduction in reproductions for name, error in reproduction.made["errors"].items()}
     name, error = next(iter(errors.items()))
     return f"{len(errors)} runs failed, {name} with {error}; the same command tries them again."
 

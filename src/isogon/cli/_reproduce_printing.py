@@ -10,18 +10,18 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from isogon.papers import Finding
+from isogon.papers import Reproduction
 from isogon.report import LEGEND, CellText, TableExhibit, cell_texts
 
 _STYLES = {"holds": "bold green", "fails": "bold red", "undecided": "bold yellow", "not run": "bold"}
 _MARKED = "black on yellow"
 
 
-def show_findings(findings: Sequence[Finding]) -> None:
+def show_reproductions(reproductions: Sequence[Reproduction]) -> None:
     """Each experiment's tables and verdict; then how many claims hold."""
     console = Console(highlight=False, markup=False)
-    for finding in findings:
-        showing = finding.showing
+    for reproduction in reproductions:
+        showing = reproduction.showing
         console.print(Text(f"{showing.id}: {showing.title}", style="bold"))
         for table in showing.tables:
             console.print(_table(table))
@@ -30,8 +30,8 @@ def show_findings(findings: Sequence[Finding]) -> None:
         console.print(Text(f"Claim: {showing.claim}"))
         console.print(Text.assemble((showing.verdict, _STYLES[showing.verdict]), f": {showing.sentence}"))
         console.print()
-    counts: Counter[str] = Counter(finding.judgement.verdict for finding in findings)
-    if len(findings) > 1:
+    counts: Counter[str] = Counter(reproduction.judgement.verdict for reproduction in reproductions)
+    if len(reproductions) > 1:
         console.print(", ".join(f"{counts[verdict]} {verdict}" for verdict in _STYLES if counts[verdict]))
 
 

@@ -19,7 +19,7 @@ from isogon.errors import ArgumentError
 from isogon.lab import Config, Run, run_all
 from isogon.nets import Conversion
 from isogon.recipe import Recipe
-from isogon.report import Curve, DemoSummary, plotly_script, write_demo_page
+from isogon.report import AngleCurve, DemoSummary, plotly_script, write_demo_page
 from isogon.symmetry import ScaleMap, check
 
 PAGE, RUNS = "demo.html", "runs"
@@ -27,7 +27,7 @@ _WIDTH = 100
 
 
 @dataclass(frozen=True)
-class Outcome:
+class DemoResult:
     """What the tour found: the network before and after, the runs of its three parts, a row for each."""
 
     size: Size
@@ -87,7 +87,7 @@ def tour(out: Path, size: Size = WHOLE) -> Path:
     progress.print(f"3 of 3: train on all {size.full:,} images with what was found and with others, to compare …")
     compared = _made([*on_full, *relatives], out, size.workers)
     rows = rows_of(compared, size)
-    outcome = Outcome(
+    outcome = DemoResult(
         size=size,
         checked=checked,
         conversion=conversion,
@@ -108,7 +108,7 @@ def _made(configs: Sequence[Config], out: Path, workers: int | None) -> list[Run
     return run_all(configs, engine="local", out=out / RUNS, workers=workers, device="cpu")
 
 
-def _summary(outcome: Outcome) -> list[str]:
+def _summary(outcome: DemoResult) -> list[str]:
     """One screen: what each part showed."""
     angles, search, transfer, best_angles, spread, cost = outcome.findings
     formula = "F = N·lr·wd / (B·(1 − momentum)), for N images in batches of B, is the tuning factor."
@@ -138,7 +138,7 @@ def _wrapped(sentence: str) -> list[str]:
     return textwrap.wrap(sentence, _WIDTH, initial_indent=first, subsequent_indent="   ")
 
 
-def _page(outcome: Outcome) -> DemoSummary:
+def _page(outcome: DemoResult) -> DemoSummary:
     size, factor = outcome.size, outcome.factor
     *_, spread, cost = outcome.findings
     few, many = f"{size.fraction:,} images", f"all {size.full:,} images"
@@ -169,7 +169,7 @@ def _page(outcome: Outcome) -> DemoSummary:
     )
 
 
-def _curves(outcome: Outcome) -> list[Curve]:
+def _curves(outcome: DemoResult) -> list[AngleCurve]:
     """Every run of the first seed with the best factor or a neighbour's."""
     by_name = {run.config.name: run for run in outcome.runs}
     groups = {"F/4": 1 / APART, "F": 1.0, "4F": APART}
@@ -180,11 +180,11 @@ def _curves(outcome: Outcome) -> list[Curve]:
             name = f"{row.samples:,} images, batch {row.batch_size}, lr {row.lr:g}, wd {row.weight_decay:.2g}"
             name += "" if row.momentum == outcome.best.momentum else f", momentum {row.momentum:g}"
             label = f"{group} = {row.factor:.4g}"
-            found.append(Curve(name=name, group=label, epoch=curve.epoch.tolist(), angle=curve.angle.tolist()))
+            found.append(AngleCurve(name=name, group=label, epoch=curve.epoch.tolist(), angle=curve.angle.tolist()))
     return found
 
 
-def _code(outcome: Outcome) -> str:
+def _code(outcome: DemoResult) -> str:
     best, moved = outcome.best, outcome.transferred
     settings = ", ".join(f"{name}={value:g}" for name, value in best.to_dict().items() if name != "optimizer")
     return f"""from isogon import Monitor, Recipe, check

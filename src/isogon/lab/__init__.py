@@ -32,7 +32,7 @@ from isogon.lab.run import (
     Config,
     FolderLock,
     Run,
-    Trial,
+    Training,
     check_names,
     column_of,
     default_device,
@@ -42,6 +42,9 @@ from isogon.lab.run import (
     train,
     try_out,
 )
+
+#: its name in version 0.1, for one version more
+Trial = Training
 
 __all__ = [
     "CHECKPOINT",
@@ -67,7 +70,7 @@ __all__ = [
     "Say",
     "TrainingEnded",
     "TrainingEpoch",
-    "Trial",
+    "Training",
     "ValueRefused",
     "board_of",
     "check_names",

@@ -6,20 +6,23 @@ from isogon.papers.reproduction import (
     EXHIBITS,
     SCALES,
     Experiment,
-    Finding,
     Judgement,
     Options,
     Planned,
+    Reproduction,
     experiments,
     listing,
     reproduce,
 )
 
+#: its name in version 0.1, for one version more
+Finding = Reproduction
+
 __all__ = [
     "EXHIBITS",
     "SCALES",
     "Experiment",
-    "Finding",
+    "Reproduction",
     "Judgement",
     "Options",
     "Planned",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from isogon.report._drawing import STATIC, check_target
 from isogon.report._page_parts import plotly_script
 from isogon.report._predicted_runs import check_plot_path, draw_runs
-from isogon.report.demo import Curve, DemoSummary, write_demo_page
+from isogon.report.demo import AngleCurve, DemoSummary, write_demo_page
 from isogon.report.exhibit import (
     LEGEND,
     MARK,
@@ -32,7 +32,7 @@ __all__ = [
     "STATIC",
     "Cell",
     "CellText",
-    "Curve",
+    "AngleCurve",
     "DemoSummary",
     "Exhibit",
     "FigureExhibit",

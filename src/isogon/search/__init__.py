@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from isogon.search.study import Study as Study
     from isogon.search.study import Trial as Trial
     from isogon.search.trials import TRIALS as TRIALS
-    from isogon.search.trials import Row as Row
+    from isogon.search.trials import StoredTrial as StoredTrial
     from isogon.search.trials import make_pruner as make_pruner
     from isogon.search.trials import make_sampler as make_sampler
 
@@ -55,15 +55,18 @@ _PLACES = {
     "_template": ("study_template",),
     "fit": ("Curve", "Trend", "fit_curve", "transfer_trend"),
     "study": ("Pruned", "Study", "Trial"),
-    "trials": ("TRIALS", "Row", "make_pruner", "make_sampler"),
+    "trials": ("TRIALS", "StoredTrial", "make_pruner", "make_sampler"),
 }
 _MODULES = {name: module for module, names in _PLACES.items() for name in names}
 __all__ = sorted(_MODULES)
+#: names of version 0.1, for one version more
+_OLD_NAMES = {"Row": "StoredTrial"}
 
 
 if not TYPE_CHECKING:  # or every misspelt name would be Any
 
     def __getattr__(name: str) -> Any:
+        name = _OLD_NAMES.get(name, name)
         if name in _MODULES:
             return getattr(import_module(f"isogon.search.{_MODULES[name]}"), name)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -12,7 +12,7 @@ from isogon.files import write_json
 from isogon.recipe import Recipe
 from isogon.search.fit import Curve, Trend
 from isogon.search.study import Study
-from isogon.search.trials import Row, Status
+from isogon.search.trials import Status, StoredTrial
 
 RECIPE, OUTCOME = "recipe.toml", "outcome.json"
 #: how a trial can end without a score
@@ -44,7 +44,7 @@ class Outcome:
     study: Study
     curve: Mapping[int, Curve]
     trend: Trend
-    rows: Sequence[Row]
+    rows: Sequence[StoredTrial]
 
     @property
     def unknown(self) -> str:
@@ -67,14 +67,14 @@ class Outcome:
 
     @property
     def cost(self) -> Cost:
-        searched = [row for row in self.rows if row.cell.purpose == "search"]
+        searched = [row for row in self.rows if row.planned.purpose == "search"]
         study = self.study
         full_run = study.recipe.samples * study.recipe.epochs
         return Cost(
             images=sum(row.images for row in searched),
             seconds=sum(row.seconds for row in self.rows),
             full_grid_images=full_run * study.search.first_count * study.search.seeds,
-            verification_images=sum(row.images for row in self.rows if row.cell.purpose == "verify"),
+            verification_images=sum(row.images for row in self.rows if row.planned.purpose == "verify"),
         )
 
     @property
@@ -86,8 +86,8 @@ class Outcome:
         """Scores at the full size by tuning factor, where the study asked for verification."""
         found: dict[float, list[float]] = {}
         for row in self.rows:
-            if row.cell.purpose == "verify" and row.score is not None:
-                found.setdefault(row.cell.tuning_factor, []).append(row.score)
+            if row.planned.purpose == "verify" and row.score is not None:
+                found.setdefault(row.planned.tuning_factor, []).append(row.score)
         return found
 
     def to_dict(self) -> dict[str, Any]:

@@ -14,13 +14,23 @@ from isogon.search._outcome import Outcome
 from isogon.search._sentences import lost_counts, seeds_words
 from isogon.search.fit import Curve, extension, fit_curve, refined, rounded, transfer_trend
 from isogon.search.study import Study, find_objective
-from isogon.search.trials import TRIALS, Cell, Ledger, Row, Tried, forget, opened, propose, train_cells
+from isogon.search.trials import (
+    TRIALS,
+    Ledger,
+    PlannedTrial,
+    StoredTrial,
+    TriedFactor,
+    forget,
+    opened,
+    propose,
+    train_cells,
+)
 
 #: times that a grid may grow at its edge
 _EXTENSIONS = 3
 
 Tell = Callable[[str], None]
-Train = Callable[[Iterable[Cell]], list[Row]]
+Train = Callable[[Iterable[PlannedTrial]], list[StoredTrial]]
 
 
 def run(
@@ -125,7 +135,7 @@ def _proposed(study: Study, ledger: Ledger, train: Train, tell: Tell) -> list[fl
     """Tuning factors for the smallest fraction by the study's sampler, each trained before the next is chosen."""
     search, fraction = study.search, study.search.fractions[0]
     limits = min(search.first_grid), max(search.first_grid)
-    tried: list[Tried] = []
+    tried: list[TriedFactor] = []
     for place in range(search.first_count):
         factor = ledger.proposal(place, partial(propose, search.sampler, tuple(tried), limits))
         tell(
@@ -134,29 +144,33 @@ def _proposed(study: Study, ledger: Ledger, train: Train, tell: Tell) -> list[fl
         )
         rows = train(_cells(study, fraction, [factor]))
         alive = [row.score for row in rows if row.score is not None]
-        tried.append(Tried(factor, sum(alive) / len(alive) if alive else None))
+        tried.append(TriedFactor(factor, sum(alive) / len(alive) if alive else None))
     return sorted(one.tuning_factor for one in tried)
 
 
-def _cells(study: Study, fraction: float, grid: Sequence[float], purpose: str = "search") -> list[Cell]:
+def _cells(study: Study, fraction: float, grid: Sequence[float], purpose: str = "search") -> list[PlannedTrial]:
     samples = study.samples_at(fraction)
-    return [Cell(factor, samples, fraction, seed, purpose) for factor in grid for seed in range(study.search.seeds)]
+    return [
+        PlannedTrial(factor, samples, fraction, seed, purpose) for factor in grid for seed in range(study.search.seeds)
+    ]
 
 
-def _fitted(rows: Sequence[Row], step: float | None) -> Curve:
+def _fitted(rows: Sequence[StoredTrial], step: float | None) -> Curve:
     alive = [row for row in rows if row.score is not None]
-    if len({row.cell.tuning_factor for row in alive}) < 3:
+    if len({row.planned.tuning_factor for row in alive}) < 3:
         first = next((row.error for row in rows if row.error), None)
         reason = f" (the first error: {last_line(first)})" if first else ""
         lost = len(rows) - len(alive)
         # Trials that diverged are results, and stay.
         again = "--retry" if any(row.status == "failed" for row in rows) else "--fresh"
         raise IsogonError(
-            f"{lost} of {len(rows)} trials at {rows[0].cell.samples} samples were lost ({lost_counts(rows)}), and "
+            f"{lost} of {len(rows)} trials at {rows[0].planned.samples} samples were lost ({lost_counts(rows)}), and "
             f"fewer than three tuning factors are left{reason}: mend the task and add {again}, or search at "
             "smaller tuning factors."
         )
-    points = [(row.cell.tuning_factor, row.cell.seed, float("nan") if row.score is None else row.score) for row in rows]
+    points = [
+        (row.planned.tuning_factor, row.planned.seed, float("nan") if row.score is None else row.score) for row in rows
+    ]
     return fit_curve(points, step=step)
 
 

@@ -9,7 +9,7 @@ from isogon.errors import last_line
 from isogon.search._outcome import LOST, Outcome
 from isogon.search.fit import MOST_SEEDS
 from isogon.search.study import Study
-from isogon.search.trials import Row
+from isogon.search.trials import StoredTrial
 
 
 def remarks(outcome: Outcome) -> list[str]:
@@ -32,7 +32,7 @@ def remarks(outcome: Outcome) -> list[str]:
     return [*found, lost] if lost else found
 
 
-def lost_sentence(rows: Sequence[Row]) -> str | None:
+def lost_sentence(rows: Sequence[StoredTrial]) -> str | None:
     """How many trials diverged, failed and were pruned, and the first error; None where all went well."""
     words = lost_counts(rows)
     if not words:
@@ -42,7 +42,7 @@ def lost_sentence(rows: Sequence[Row]) -> str | None:
     return f"Of {len(rows)} trials {words}; they are left out of the means{error}."
 
 
-def lost_counts(rows: Sequence[Row]) -> str:
+def lost_counts(rows: Sequence[StoredTrial]) -> str:
     """How many trials were lost in which way; empty where none was."""
     counts = {status: sum(row.status == status for row in rows) for status in LOST}
     return ", ".join(f"{count} {status}" for status, count in counts.items() if count)

@@ -12,12 +12,12 @@ from urllib.parse import quote
 from isogon.errors import ArgumentError, IsogonError, check_choice, check_number, first_line
 from isogon.files import read_json
 from isogon.search._outcome import OUTCOME
-from isogon.search.study import SOLVABLE, Study
+from isogon.search.study import UNKNOWNS, Study
 from isogon.search.trials import (
     DATABASE,
     STUDY,
-    Row,
     Status,
+    StoredTrial,
     as_template,
     engine_settings,
     rows_of,
@@ -37,7 +37,7 @@ class Progress:
 
     folder: Path
     study: Study
-    rows: Sequence[Row]
+    rows: Sequence[StoredTrial]
     answer: dict[str, Any] | None
 
     @classmethod
@@ -50,11 +50,11 @@ class Progress:
             raise ArgumentError("study folder", rule, str(folder), reason) from None
         return cls(folder=place, study=study, rows=_rows(study, place), answer=_answer(place / OUTCOME))
 
-    def groups(self) -> dict[tuple[float, int, str], list[Row]]:
+    def groups(self) -> dict[tuple[float, int, str], list[StoredTrial]]:
         """The trials by fraction, samples and purpose, in the order in which they were planned."""
-        found: dict[tuple[float, int, str], list[Row]] = {}
+        found: dict[tuple[float, int, str], list[StoredTrial]] = {}
         for row in self.rows:
-            found.setdefault((row.cell.fraction, row.cell.samples, row.cell.purpose), []).append(row)
+            found.setdefault((row.planned.fraction, row.planned.samples, row.planned.purpose), []).append(row)
         return found
 
     def to_dict(self) -> dict[str, Any]:
@@ -75,7 +75,7 @@ class Progress:
             ],
         }
 
-    def _best(self, rows: Sequence[Row]) -> dict[str, float] | None:
+    def _best(self, rows: Sequence[StoredTrial]) -> dict[str, float] | None:
         """What `best` gives, with the metric's own value under the metric's name."""
         top = best(rows)
         if top is None:
@@ -91,7 +91,7 @@ def _answer(file: Path) -> dict[str, Any] | None:
     try:
         answer = read_json(file, OUTCOME)
         low, high = answer["interval"]
-        for number in (answer[check_choice("unknown", answer["unknown"], SOLVABLE)], low, high):
+        for number in (answer[check_choice("unknown", answer["unknown"], UNKNOWNS)], low, high):
             check_number("answer", number, cure="")
     except (IsogonError, KeyError, TypeError, ValueError):
         cure = "the command that made it writes it again"
@@ -99,24 +99,24 @@ def _answer(file: Path) -> dict[str, Any] | None:
     return answer
 
 
-def counts(rows: Sequence[Row]) -> dict[str, int]:
+def counts(rows: Sequence[StoredTrial]) -> dict[str, int]:
     """How many trials have each status."""
     return {status: sum(row.status == status for row in rows) for status in STATUSES}
 
 
-def best(rows: Sequence[Row]) -> dict[str, float] | None:
+def best(rows: Sequence[StoredTrial]) -> dict[str, float] | None:
     """The tuning factor with the best mean score over the seeds that have finished; None where none has."""
     cells: dict[float, list[float]] = {}
     for row in rows:
         if row.score is not None:
-            cells.setdefault(row.cell.tuning_factor, []).append(row.score)
+            cells.setdefault(row.planned.tuning_factor, []).append(row.score)
     if not cells:
         return None
     mean, factor, seeds = max((sum(found) / len(found), factor, len(found)) for factor, found in cells.items())
     return {"tuning_factor": factor, "score": mean, "seeds": seeds}
 
 
-def _rows(study: Study, folder: Path) -> list[Row]:
+def _rows(study: Study, folder: Path) -> list[StoredTrial]:
     import optuna  # is there, since the ledger has asked for it
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)

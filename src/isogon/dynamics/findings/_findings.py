@@ -19,7 +19,7 @@ from isogon.recipe import Recipe
 Severity = Literal["problem", "warning", "note"]
 
 #: factor either way by which an epoch angle's square may miss its target, and a layer's step angle the others'
-WITHIN = 1.5
+SAME_ANGLE = 1.5
 #: the finding that theory is silent about the whole run
 NO_LAW = "no_law"
 #: share of the predicted step angle below which a layer counts as frozen
@@ -220,7 +220,7 @@ def _weight_decay(case: _Case) -> Iterator[Finding]:
     if not (measured > 0 and decay > 0):
         return
     ratio = (case.target_epoch_angle / measured) ** 2
-    if 1 / WITHIN <= ratio <= WITHIN:
+    if 1 / SAME_ANGLE <= ratio <= SAME_ANGLE:
         return
     small = ratio > 1
     yield Finding(
@@ -251,7 +251,7 @@ def _unbalanced(case: _Case) -> Iterator[Finding]:
         return
     usual = float(np.median(list(speeds.values())))
     for name, speed in speeds.items():
-        if 1 / WITHIN <= speed / usual <= WITHIN:
+        if 1 / SAME_ANGLE <= speed / usual <= SAME_ANGLE:
             continue
         yield Finding(
             "unbalanced_layer",

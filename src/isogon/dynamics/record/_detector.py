@@ -45,7 +45,7 @@ from isogon.dynamics.record._state_tensors import to_array, to_tensor
 from isogon.theory import Floats, approach_rate, steps_still_to_wait
 
 #: δ: half the relative distance of the squared step angle from the law that still counts as there
-WITHIN = 0.075
+NEAR_LAW = 0.075
 #: the shortest and the longest window, and the time between tests, in units of 1/x'
 WINDOW, LONGEST, SPACING = 0.1, 0.3, 0.0125
 #: tests in a row that make or unmake a declaration
@@ -145,7 +145,7 @@ class Detector:
 
     def _test(self, due: NDArray[np.bool_], step: int, log: Floats, power: Floats) -> None:
         s, r = self._state, self._noise()
-        wanted = np.clip(s["rate"] * r / WITHIN**2, WINDOW, LONGEST)
+        wanted = np.clip(s["rate"] * r / NEAR_LAW**2, WINDOW, LONGEST)
         age = s["time"][:, None] - s["times"]
         with np.errstate(invalid="ignore"):
             old_enough = age >= wanted[:, None] * (1 - 1e-9)
@@ -158,7 +158,7 @@ class Detector:
             now = drift * power * window / np.expm1(power * window)  # e'
             excess = np.abs(np.log1p(np.clip(now, -0.99, None)))
             sd = np.sqrt(r * -np.expm1(-power * window) / (power * window * length))
-        bound = 2 * np.maximum(WITHIN, sd) * np.where(s["declared"], 2.0, 1.0)
+        bound = 2 * np.maximum(NEAR_LAW, sd) * np.where(s["declared"], 2.0, 1.0)
         # A streak counts tests that speak against the state as it is.
         against = tested & ((excess <= bound) != s["declared"])
         s["streak"] = np.where(tested, np.where(against, s["streak"] + 1, 0), s["streak"])

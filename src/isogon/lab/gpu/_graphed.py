@@ -1,8 +1,8 @@
-"""A trial on a GPU whose steps are CUDA graphs, launched on a stream of its own.
+"""A training on a GPU whose steps are CUDA graphs, launched on a stream of its own.
 
 Two graphs hold a step (see `fused.step`): one the samples' choice, augmentation, forward and backward pass, the other
 the update. Between two launches nothing is computed on the host. In a step that the monitor measures, the optimizer
-itself makes the update, with its hooks. A last batch that is not full is an ordinary step of the trial, on the same
+itself makes the update, with its hooks. A last batch that is not full is an ordinary step of the training, on the same
 weights and buffers.
 """
 
@@ -14,44 +14,44 @@ from typing import Any
 import torch
 
 from isogon.errors import first_line
-from isogon.lab.run import Run, Trial
+from isogon.lab.run import Run, Training
 from isogon.schedules import SgdwForm
 
 # Steps launched one operation after another before the recording: libraries choose their algorithms, kernels compile.
 _FIRST_STEPS = 3
 
 
-class GraphedTrial:
-    """`Trial` on a stream in pieces of a few steps, each of which returns before the GPU is done with it.
+class GraphedTraining:
+    """`Training` on a stream in pieces of a few steps, each of which returns before the GPU is done with it.
 
     It is one of so many `lanes` that share the GPU.
     """
 
-    def __init__(self, trial: Trial, stream: torch.cuda.Stream, lanes: int = 1) -> None:
-        self.trial, self.stream, self._lanes = trial, stream, lanes
-        self._batch = trial.config.recipe.batch_size
-        used = min(trial.config.steps_per_epoch * self._batch, trial.config.recipe.samples)
+    def __init__(self, training: Training, stream: torch.cuda.Stream, lanes: int = 1) -> None:
+        self.training, self.stream, self._lanes = training, stream, lanes
+        self._batch = training.config.recipe.batch_size
+        used = min(training.config.steps_per_epoch * self._batch, training.config.recipe.samples)
         self._full_steps = used // self._batch
         self._step = 0
         self._in_epoch = False
         self._recording: _Recording | None = None
         #: why no graph is used; None where one is, or will be
-        self.refused = why_no_graph(trial)
+        self.refused = why_no_graph(training)
         if self.refused is None and self._full_steps == 0:
             self.refused = "an epoch has no full batch"
         self._usable = self.refused is None
         # Copies made on another stream must have arrived.
-        torch.cuda.synchronize(trial.device)
+        torch.cuda.synchronize(training.device)
 
     def advance(self, most: int) -> bool:
         """Launch up to `most` steps; False once the run has ended. The end of an epoch waits for this lane alone."""
         with torch.cuda.stream(self.stream):
             if not self._in_epoch:
-                if self.trial.ended:
+                if self.training.ended:
                     return False
                 self._begin_epoch()
-            if self._step == self.trial.config.steps_per_epoch:
-                self.trial.end_epoch()
+            if self._step == self.training.config.steps_per_epoch:
+                self.training.end_epoch()
                 self._in_epoch = False
             elif self._recording is None or self._step >= self._full_steps:
                 self._ordinary_step()
@@ -62,15 +62,15 @@ class GraphedTrial:
     def begin(self) -> None:
         """Get ready for the first step: what the lane needs of the GPU's memory it has from here on."""
         with torch.cuda.stream(self.stream):
-            if not self._in_epoch and not self.trial.ended:
+            if not self._in_epoch and not self.training.ended:
                 self._begin_epoch()
 
     def finish(self) -> Run:
         with torch.cuda.stream(self.stream):
-            return self.trial.finish()
+            return self.training.finish()
 
     def _begin_epoch(self) -> None:
-        self.trial.begin_epoch()
+        self.training.begin_epoch()
         self._in_epoch, self._step = True, 0
         if self._usable and self._recording is None:
             self._record()
@@ -78,9 +78,9 @@ class GraphedTrial:
             self._recording.fused.begin_epoch()
 
     def _graph_steps(self, recording: _Recording, most: int) -> None:
-        monitor = self.trial.monitor
+        monitor = self.training.monitor
         ahead = most if monitor is None else min(most, monitor.unmeasured_steps_ahead)
-        driver = self.trial.driver
+        driver = self.training.driver
         halvings = driver.halvings
         if ahead == 0:
             recording.measured_step()
@@ -89,7 +89,7 @@ class GraphedTrial:
                 monitor.advance(ahead)
             for _ in range(ahead):
                 recording.step()
-            with self.trial.rates_moved():
+            with self.training.rates_moved():
                 driver.advance(ahead)
         self._step += max(1, ahead)
         if driver.halvings != halvings:
@@ -98,8 +98,8 @@ class GraphedTrial:
 
     def _ordinary_step(self) -> None:
         here = slice(self._step * self._batch, (self._step + 1) * self._batch)
-        self.trial.backward(*self.trial.inputs(self.trial.plan.samples[here], self.trial.plan.drawn[here]))
-        self.trial.step()
+        self.training.backward(*self.training.inputs(self.training.plan.samples[here], self.training.plan.drawn[here]))
+        self.training.step()
         self._step += 1
         if self._recording is not None:
             self._recording.fused.refresh()
@@ -107,25 +107,25 @@ class GraphedTrial:
     def _record(self) -> None:
         """Record a step. Where that fails, for want of Triton or of memory say, all steps stay ordinary."""
         try:
-            self._recording = _Recording(self.trial, self.stream, self._lanes)
+            self._recording = _Recording(self.training, self.stream, self._lanes)
         except Exception as error:  # a network may do things that no graph can hold
             self._usable, self.refused = False, first_line(_root(error))
-            _end_capture_of_chance(self.trial.device)
+            _end_capture_of_chance(self.training.device)
 
 
 class _Recording:
-    """The graphs of a trial's step."""
+    """The graphs of a training's step."""
 
-    def __init__(self, trial: Trial, stream: torch.cuda.Stream, lanes: int) -> None:
+    def __init__(self, training: Training, stream: torch.cuda.Stream, lanes: int) -> None:
         from isogon.lab.gpu.fused import FusedStep  # Triton is not everywhere
 
-        self.fused = FusedStep(trial, trial.config.steps_per_epoch, lanes)
-        before = _state(trial)
+        self.fused = FusedStep(training, training.config.steps_per_epoch, lanes)
+        before = _state(training)
         try:
             self._record(stream)
         finally:
             # The first steps were for the recording alone.
-            _restore(trial, before)
+            _restore(training, before)
             self.fused.refresh()
 
     def _record(self, stream: torch.cuda.Stream) -> None:
@@ -177,38 +177,38 @@ def _end_capture_of_chance(device: torch.device) -> None:
     generator.graphsafe_set_state(generator.clone_state())
 
 
-def _state(trial: Trial) -> list[torch.Tensor]:
-    return [tensor.detach().clone() for tensor in _tensors(trial)]
+def _state(training: Training) -> list[torch.Tensor]:
+    return [tensor.detach().clone() for tensor in _tensors(training)]
 
 
 @torch.no_grad()
-def _restore(trial: Trial, state: list[torch.Tensor]) -> None:
-    for tensor, value in zip(_tensors(trial), state, strict=True):
+def _restore(training: Training, state: list[torch.Tensor]) -> None:
+    for tensor, value in zip(_tensors(training), state, strict=True):
         tensor.copy_(value)
 
 
-def _tensors(trial: Trial) -> list[torch.Tensor]:
+def _tensors(training: Training) -> list[torch.Tensor]:
     """All that a step changes."""
-    kept = [entry for state in trial.optimizer.state.values() for entry in state.values()]
+    kept = [entry for state in training.optimizer.state.values() for entry in state.values()]
     buffers = [entry for entry in kept if isinstance(entry, torch.Tensor)]
-    return [*trial.model.parameters(), *trial.model.buffers(), *buffers, trial.sums]
+    return [*training.model.parameters(), *training.model.buffers(), *buffers, training.sums]
 
 
-def why_no_graph(trial: Trial) -> str | None:
-    """Why a step of the trial cannot be recorded; None where it can.
+def why_no_graph(training: Training) -> str | None:
+    """Why a step of the training cannot be recorded; None where it can.
 
     It can where it is the same work every time and nobody looks between two: with SGD, a momentum that stays, and
     nothing random in the network.
     """
     reasons = {
-        f"it runs on a {trial.device.type} device": trial.device.type != "cuda",
-        f"only SGD is recorded, and this is {type(trial.optimizer).__name__}": not isinstance(
-            trial.optimizer, torch.optim.SGD
+        f"it runs on a {training.device.type} device": training.device.type != "cuda",
+        f"only SGD is recorded, and this is {type(training.optimizer).__name__}": not isinstance(
+            training.optimizer, torch.optim.SGD
         ),
-        "its schedule changes the momentum": isinstance(trial.driver.exponential, SgdwForm),
-        "the network is random, for example by dropout": trial.draws,
-        "it adds gradients up over micro batches": trial.config.micro_batch is not None,
-        "it measures angles over several steps": bool(trial.config.turns),
-        "its weights are not in float32": any(p.dtype != torch.float32 for p in trial.model.parameters()),
+        "its schedule changes the momentum": isinstance(training.driver.exponential, SgdwForm),
+        "the network is random, for example by dropout": training.draws,
+        "it adds gradients up over micro batches": training.config.micro_batch is not None,
+        "it measures angles over several steps": bool(training.config.turns),
+        "its weights are not in float32": any(p.dtype != torch.float32 for p in training.model.parameters()),
     }
     return next((reason for reason, holds in reasons.items() if holds), None)

@@ -1,6 +1,6 @@
 """`lanes`: many trainings of one network at once, each with the result it would have had alone.
 
-Every lane is an ordinary `Trial`, with its own recipe, seeds, data subset, schedule, monitor and folder. Lanes share
+Every lane is an ordinary `Training`, with its own recipe, seeds, data subset, schedule, monitor and folder. Lanes share
 nothing but the moment at which their gradients are computed, so a lane that diverges ends alone, and the next config
 takes its place at once. On a GPU results agree up to rounding: norms add up in an order that the number of lanes
 decides.
@@ -22,9 +22,9 @@ import torch
 from torch import Tensor, nn
 
 from isogon.errors import ArgumentError, check_whole
-from isogon.lab.gpu._graphed import GraphedTrial
+from isogon.lab.gpu._graphed import GraphedTraining
 from isogon.lab.gpu._stacked import backward_together
-from isogon.lab.run import Config, Run, Trial, default_device, run_folder, train
+from isogon.lab.run import Config, Run, Training, default_device, run_folder, train
 
 Batch = tuple[Tensor, Tensor]
 #: called after each epoch of a lane with its config and the row
@@ -75,16 +75,16 @@ def lanes(
     runs = {key: run for key, place in places.items() if (run := Run.read_if_ended(place)) is not None}
     waiting = deque(config for config in configs if config.key not in runs)
 
-    opened: dict[str, Trial] = {}
+    opened: dict[str, Training] = {}
 
-    def trials() -> Iterator[Trial]:
+    def trainings() -> Iterator[Training]:
         while waiting:
             config = waiting.popleft()
             seconds = _CHECKPOINT_SECONDS[device.type]
-            opened[config.key] = Trial(config, places[config.key], device=device, checkpoint_seconds=seconds)
+            opened[config.key] = Training(config, places[config.key], device=device, checkpoint_seconds=seconds)
             yield opened[config.key]
 
-    sample = Trial(waiting[0]) if waiting else None
+    sample = Training(waiting[0]) if waiting else None
     reason = why_one_by_one(sample, device) if sample is not None and len(waiting) > 1 else None
     if reason is not None:
         warnings.warn(f"Lanes train one by one: {reason}.", stacklevel=2)
@@ -93,18 +93,18 @@ def lanes(
         ended = _in_turn(waiting, places, device, report)
     else:
         at_once = min(at_once or _most_at_once(sample, device), len(waiting))
-        ended = (_stacked if device.type == "cpu" else _on_streams)(trials(), at_once, report)
+        ended = (_stacked if device.type == "cpu" else _on_streams)(trainings(), at_once, report)
     try:
         for run in ended:
             runs[run.config.key] = run
             opened.pop(run.config.key, None)  # its memory is for the next one
     finally:
-        for trial in opened.values():
-            trial.close()
+        for training in opened.values():
+            training.close()
     return [runs[config.key] for config in configs]
 
 
-def _most_at_once(sample: Trial, device: torch.device) -> int:
+def _most_at_once(sample: Training, device: torch.device) -> int:
     large = sum(parameter.numel() for parameter in sample.model.parameters()) > _LARGE
     return _LARGE_AT_ONCE if large and device.type == "cuda" else AT_ONCE[device.type]
 
@@ -118,48 +118,48 @@ def _in_turn(
         yield train(config, places[config.key], device=device, progress=False, report=told)
 
 
-def _stacked(trials: Iterator[Trial], at_once: int, report: LaneReport | None) -> Iterator[Run]:
+def _stacked(trainings: Iterator[Training], at_once: int, report: LaneReport | None) -> Iterator[Run]:
     """A step of each lane at a time, computed together."""
     active: list[_Lane] = []
     while True:
-        active += [_Lane(trial, report) for trial in islice(trials, at_once - len(active))]
+        active += [_Lane(training, report) for training in islice(trainings, at_once - len(active))]
         if not active:
             return
         batches = [(lane, lane.next_batch()) for lane in active]
-        _step_together([(lane.trial, batch) for lane, batch in batches if batch is not None])
+        _step_together([(lane.training, batch) for lane, batch in batches if batch is not None])
         for lane, batch in batches:
             if batch is None:
                 active.remove(lane)
-                yield lane.trial.finish()
+                yield lane.training.finish()
 
 
-def _on_streams(trials: Iterator[Trial], at_once: int, report: LaneReport | None) -> Iterator[Run]:
+def _on_streams(trainings: Iterator[Training], at_once: int, report: LaneReport | None) -> Iterator[Run]:
     """Each lane CUDA graphs on a stream of its own; the host only launches, some steps of each in turn."""
-    active: list[GraphedTrial] = []
+    active: list[GraphedTraining] = []
     memory = _Memory(at_once)
     more = True
     while True:
         while more and len(active) < at_once and (not active or memory.has_room(len(active))):
-            trial = next(trials, None)
-            more = trial is not None
-            if trial is not None:
-                active.append(memory.begun(trial))
+            training = next(trainings, None)
+            more = training is not None
+            if training is not None:
+                active.append(memory.begun(training))
         if not active:
             _let_go()
             return
         for lane in list(active):
-            before = lane.trial.epoch
+            before = lane.training.epoch
             if not lane.advance(_STEPS_AT_ONCE):
                 active.remove(lane)
                 memory.ended(lane)
                 yield lane.finish()
-            elif report is not None and lane.trial.epoch > before:
-                report(lane.trial.config, lane.trial.history[-1])
+            elif report is not None and lane.training.epoch > before:
+                report(lane.training.config, lane.training.history[-1])
         del lane  # with it goes the memory of its graphs
 
 
 def _let_go() -> None:
-    """Give back the GPU's memory of trials that have ended, which their own hooks hold."""
+    """Give back the GPU's memory of trainings that have ended, which their own hooks hold."""
     gc.collect()
     torch.cuda.empty_cache()
 
@@ -171,23 +171,23 @@ class _Memory:
         self._wanted, self._largest = wanted, 0
         self._told = self._told_of_refusal = False
 
-    def begun(self, trial: Trial) -> GraphedTrial:
+    def begun(self, training: Training) -> GraphedTraining:
         _let_go()
-        before, _ = torch.cuda.mem_get_info(trial.device)
-        free = _FREE_STREAMS.setdefault(trial.device, [])
-        stream = free.pop() if free else torch.cuda.Stream(trial.device)  # type: ignore[no-untyped-call]
-        lane = GraphedTrial(trial, stream, self._wanted)
+        before, _ = torch.cuda.mem_get_info(training.device)
+        free = _FREE_STREAMS.setdefault(training.device, [])
+        stream = free.pop() if free else torch.cuda.Stream(training.device)  # type: ignore[no-untyped-call]
+        lane = GraphedTraining(training, stream, self._wanted)
         lane.begin()
         if lane.refused is not None and not self._told_of_refusal:
             self._told_of_refusal = True
             reason = f"a step cannot be recorded ({lane.refused})"
             warnings.warn(f"Lanes go step by step and gain nothing: {reason}.", stacklevel=2)
-        after, _ = torch.cuda.mem_get_info(trial.device)
+        after, _ = torch.cuda.mem_get_info(training.device)
         self._largest = max(self._largest, before - after)
         return lane
 
-    def ended(self, lane: GraphedTrial) -> None:
-        _FREE_STREAMS[lane.trial.device].append(lane.stream)
+    def ended(self, lane: GraphedTraining) -> None:
+        _FREE_STREAMS[lane.training.device].append(lane.stream)
 
     def has_room(self, active: int) -> bool:
         torch.cuda.empty_cache()
@@ -204,10 +204,10 @@ class _Memory:
 
 
 class _Lane:
-    """A trial that is asked for one batch after another, over all its epochs."""
+    """A training that is asked for one batch after another, over all its epochs."""
 
-    def __init__(self, trial: Trial, report: LaneReport | None) -> None:
-        self.trial, self._report = trial, report
+    def __init__(self, training: Training, report: LaneReport | None) -> None:
+        self.training, self._report = training, report
         self._batches: Iterator[Batch] = iter(())
         self._in_epoch = False
 
@@ -216,49 +216,49 @@ class _Lane:
         batch = next(self._batches, None)
         while batch is None:
             if self._in_epoch:
-                self.trial.end_epoch()
+                self.training.end_epoch()
                 self._in_epoch = False
                 if self._report is not None:
-                    self._report(self.trial.config, self.trial.history[-1])
-            if self.trial.ended:
+                    self._report(self.training.config, self.training.history[-1])
+            if self.training.ended:
                 return None
-            self.trial.begin_epoch()
+            self.training.begin_epoch()
             self._in_epoch = True
-            self._batches = self.trial.batches()
+            self._batches = self.training.batches()
             batch = next(self._batches, None)
         return batch
 
 
-def _step_together(work: Sequence[tuple[Trial, Batch]]) -> None:
-    """One step of each trial; batches of one size are computed at once."""
-    alike: dict[torch.Size, list[tuple[Trial, Batch]]] = {}
-    for trial, batch in work:
-        alike.setdefault(batch[0].shape, []).append((trial, batch))
+def _step_together(work: Sequence[tuple[Training, Batch]]) -> None:
+    """One step of each training; batches of one size are computed at once."""
+    alike: dict[torch.Size, list[tuple[Training, Batch]]] = {}
+    for training, batch in work:
+        alike.setdefault(batch[0].shape, []).append((training, batch))
     for some in alike.values():
         if len(some) == 1:
-            trial, batch = some[0]
-            trial.backward(*batch)
+            training, batch = some[0]
+            training.backward(*batch)
         else:
-            backward_together([trial for trial, _ in some], [batch for _, batch in some])
-        for trial, _ in some:
-            trial.step()
+            backward_together([training for training, _ in some], [batch for _, batch in some])
+        for training, _ in some:
+            training.step()
 
 
-def why_one_by_one(trial: Trial, device: torch.device) -> str | None:
-    """Why lanes like `trial` are not computed together; None where they are.
+def why_one_by_one(training: Training, device: torch.device) -> str | None:
+    """Why lanes like `training` are not computed together; None where they are.
 
     On a CPU networks are stacked where that is possible and faster: small images, or no convolution.
     """
-    if trial.draws:  # lanes that draw from torch's one generator would not draw what each would alone
+    if training.draws:  # lanes that draw from torch's one generator would not draw what each would alone
         return "the network is random, for example by dropout"
     if device.type != "cpu":
         return None
-    height, width = trial.data.image_size
-    if height * width > _MOST_PIXELS and any(isinstance(module, nn.Conv2d) for module in trial.model.modules()):
+    height, width = training.data.image_size
+    if height * width > _MOST_PIXELS and any(isinstance(module, nn.Conv2d) for module in training.model.modules()):
         return f"convolutions over {height}×{width} pixels are faster so on a CPU"
-    if trial.config.micro_batch is not None:
+    if training.config.micro_batch is not None:
         return "they add gradients up over micro batches"
-    return "stacked networks do not compute in bfloat16" if trial.config.precision == "bfloat16" else None
+    return "stacked networks do not compute in bfloat16" if training.config.precision == "bfloat16" else None
 
 
 def check_alike(configs: Sequence[Config]) -> None:

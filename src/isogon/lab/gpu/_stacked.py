@@ -9,18 +9,18 @@ from torch import Tensor
 from torch.func import functional_call, grad, vmap
 from torch.nn.functional import cross_entropy
 
-from isogon.lab.run import Trial
+from isogon.lab.run import Training
 
 Tensors = dict[str, Tensor]
 
 
-def backward_together(trials: Sequence[Trial], batches: Sequence[tuple[Tensor, Tensor]]) -> None:
-    """What `trial.backward(x, y)` does for each trial with its batch; the batches have one shape.
+def backward_together(trainings: Sequence[Training], batches: Sequence[tuple[Tensor, Tensor]]) -> None:
+    """What `training.backward(x, y)` does for each training with its batch; the batches have one shape.
 
-    Weights, buffers and gradients stay where each trial has them, so that optimizers, schedules and monitors notice
+    Weights, buffers and gradients stay where each training has them, so that optimizers, schedules and monitors notice
     nothing: stacking copies the weights, which is little beside the work on a batch.
     """
-    skeleton = trials[0]
+    skeleton = trainings[0]
 
     def loss_of(
         weights: Tensors, fixed: Tensors, buffers: Tensors, x: Tensor, y: Tensor
@@ -30,22 +30,22 @@ def backward_together(trials: Sequence[Trial], batches: Sequence[tuple[Tensor, T
         loss = cross_entropy(outputs.to(x.dtype), y)
         return loss, (loss, outputs)
 
-    weights, fixed = _stacked_parameters(trials)
-    buffers = _stacked([dict(trial.model.named_buffers()) for trial in trials])
+    weights, fixed = _stacked_parameters(trainings)
+    buffers = _stacked([dict(training.model.named_buffers()) for training in trainings])
     x, y = torch.stack([x for x, _ in batches]), torch.stack([y for _, y in batches])
     gradients, (losses, outputs) = vmap(grad(loss_of, has_aux=True))(weights, fixed, buffers, x, y)
-    for place, trial in enumerate(trials):
-        for name, parameter in trial.model.named_parameters():
+    for place, training in enumerate(trainings):
+        for name, parameter in training.model.named_parameters():
             if name in gradients:
                 parameter.grad = gradients[name][place]
-        for name, buffer in trial.model.named_buffers():
+        for name, buffer in training.model.named_buffers():
             buffer.copy_(buffers[name][place])  # normalisation has updated its running statistics in the stack
-        trial.note(losses[place], outputs[place], batches[place][1])
+        training.note(losses[place], outputs[place], batches[place][1])
 
 
-def _stacked_parameters(trials: Sequence[Trial]) -> tuple[Tensors, Tensors]:
+def _stacked_parameters(trainings: Sequence[Training]) -> tuple[Tensors, Tensors]:
     """The trained ones and the frozen ones."""
-    parameters = [dict(trial.model.named_parameters()) for trial in trials]
+    parameters = [dict(training.model.named_parameters()) for training in trainings]
     trained = {name for name, parameter in parameters[0].items() if parameter.requires_grad}
     weights = _stacked([{name: p for name, p in one.items() if name in trained} for one in parameters])
     fixed = _stacked([{name: p for name, p in one.items() if name not in trained} for one in parameters])

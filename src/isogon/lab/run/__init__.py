@@ -1,4 +1,4 @@
-"""One training: its config, the trial that steps through it, and the run that is left of it."""
+"""One training: its config, the training that steps through it, and the run that is left of it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from isogon.lab.run._networks import check_names, try_out
 from isogon.lab.run._optimizers import TRAINED
 from isogon.lab.run._run import CHECKPOINT, RESULT, STOP, Run
 from isogon.lab.run._train import default_device, run_folder, train
-from isogon.lab.run._trial import Trial
+from isogon.lab.run._training import Training
 
 __all__ = [
     "CHECKPOINT",
@@ -25,7 +25,7 @@ __all__ = [
     "NoAugmentation",
     "PadCropFlip",
     "Run",
-    "Trial",
+    "Training",
     "check_names",
     "column_of",
     "default_device",

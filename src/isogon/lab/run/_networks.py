@@ -61,7 +61,7 @@ def check_names(config: Config) -> None:
 
 
 def scale_map_of(config: Config, data: Dataset) -> ScaleMap | None:
-    """Which weights of the network are scale-invariant; None where that cannot be told. Kept for the next trial."""
+    """Which weights of the network are scale-invariant; None where that cannot be told. Kept for the next training."""
     return _scale_map(
         config.net, json.dumps(dict(config.net_options), sort_keys=True), data.num_classes, shape_of(config, data)
     )

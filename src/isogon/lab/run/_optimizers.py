@@ -27,15 +27,15 @@ def _adamw(parameters: Any, recipe: Recipe) -> torch.optim.Optimizer:
 
 
 #: name in a recipe → what makes it
-OPTIMIZERS: Mapping[str, Callable[[Any, Recipe], torch.optim.Optimizer]] = {
+BUILDERS: Mapping[str, Callable[[Any, Recipe], torch.optim.Optimizer]] = {
     "sgd": _sgd,
     "nesterov": _sgd,
     "adamw": _adamw,
 }
 #: their names
-TRAINED = tuple(OPTIMIZERS)
+TRAINED = tuple(BUILDERS)
 
 
 def make_optimizer(parameters: Any, recipe: Recipe) -> torch.optim.Optimizer:
     """The torch optimizer of `recipe` for `parameters` or groups of them."""
-    return OPTIMIZERS[recipe.optimizer](parameters, recipe)
+    return BUILDERS[recipe.optimizer](parameters, recipe)

@@ -16,7 +16,7 @@ from isogon.lab._progress import bar_of_epochs
 from isogon.lab.run._config import Config
 from isogon.lab.run._distributed import current_ranks
 from isogon.lab.run._run import CONFIG, Run
-from isogon.lab.run._trial import Trial
+from isogon.lab.run._training import Training
 
 #: called after each epoch with its row
 Report = Callable[[Mapping[str, Any]], None]
@@ -61,18 +61,18 @@ def train(
     forked = [device.index or 0] if device.type == "cuda" else []
     # Networks with dropout seed torch's generator each epoch; the caller's is put back.
     with torch.random.fork_rng(devices=forked):
-        trial = Trial(config, folder, device=device, ranks=ranks, checkpoint_every=checkpoint_every)
-        with closing(trial), bar_of_epochs(config, trial.epoch, shown=progress and ranks.leads) as bar:
-            while not trial.ended:
-                trial.begin_epoch()
-                for x, y in trial.batches():
-                    trial.backward(x, y)
-                    trial.step()
-                trial.end_epoch()
-                bar(trial.history[-1])
+        training = Training(config, folder, device=device, ranks=ranks, checkpoint_every=checkpoint_every)
+        with closing(training), bar_of_epochs(config, training.epoch, shown=progress and ranks.leads) as bar:
+            while not training.ended:
+                training.begin_epoch()
+                for x, y in training.batches():
+                    training.backward(x, y)
+                    training.step()
+                training.end_epoch()
+                bar(training.history[-1])
                 if report is not None:
-                    report(trial.history[-1])
-            return trial.finish()
+                    report(training.history[-1])
+            return training.finish()
 
 
 def default_device() -> str:

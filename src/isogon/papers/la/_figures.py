@@ -27,7 +27,7 @@ STEADY = 1.25
 
 
 @dataclass(frozen=True)
-class Setting:
+class FigureSetup:
     """One scale: the run under Step Decay, its drops (epochs), and how many seeds."""
 
     recipe: Recipe
@@ -49,17 +49,17 @@ TINY = {
     "augmentation": "none",
     "monitor_every": 5,
 }
-SETTINGS: dict[Scale, Setting] = {
+SETUPS: dict[Scale, FigureSetup] = {
     # Weight decay is low enough that running statistics of batch norm, a mean over some ten steps, keep up with weights
     # that grow by x' = ηλ/(1−μ) a step.
-    "tiny": Setting(Recipe(lr=0.1, weight_decay=0.005, batch_size=20, samples=200, epochs=5), (2, 4), 2, TINY),
-    "small": Setting(
+    "tiny": FigureSetup(Recipe(lr=0.1, weight_decay=0.005, batch_size=20, samples=200, epochs=5), (2, 4), 2, TINY),
+    "small": FigureSetup(
         Recipe(lr=0.1, weight_decay=5e-4, batch_size=128, samples=50_000, epochs=60),
         (30, 45),
         3,
         {**_CIFAR, "precision": "bfloat16"},
     ),
-    "paper": Setting(
+    "paper": FigureSetup(
         Recipe(lr=0.1, weight_decay=5e-4, batch_size=128, samples=50_000, epochs=160), (80, 120), 3, _CIFAR
     ),
 }
@@ -79,7 +79,7 @@ _CHOICES = (
 )
 
 
-def _schedules(setting: Setting) -> dict[str, str]:
+def _schedules(setting: FigureSetup) -> dict[str, str]:
     """The lab's names of the schedules."""
     first, second = setting.drops
     lr, decay = setting.recipe.lr, setting.recipe.weight_decay
@@ -101,7 +101,7 @@ def _schedules(setting: Setting) -> dict[str, str]:
 
 def _plan(*rows: str) -> Callable[[Options], Sequence[Planned]]:
     def plan(options: Options) -> list[Planned]:
-        setting = SETTINGS[options.scale]
+        setting = SETUPS[options.scale]
         names = _schedules(setting)
         seeds = options.seed_range(setting.seeds)
         return [Planned(setting.config(names[row], seed), {"row": row, "seed": seed}) for row in rows for seed in seeds]

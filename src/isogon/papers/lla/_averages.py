@@ -12,7 +12,7 @@ import pandas as pd
 import torch
 
 from isogon.dynamics import averages, measures
-from isogon.lab import Run, Trial, default_device, evaluate
+from isogon.lab import Run, Training, default_device, evaluate
 from isogon.papers.lla._judging import numbers_of, rank_correlation, too_little
 from isogon.papers.lla._setup import CHOICES, config, decay_of
 from isogon.papers.reproduction import Experiment, Gap, Judgement, Options, Planned, Scale, Verdict, points, worst
@@ -52,7 +52,7 @@ def pairs(run: Run) -> pd.DataFrame:
         for epoch, file in run.snapshots.items()
         if 4 * epoch >= run.config.epochs
     }
-    trial = Trial(run.config, device=default_device())
+    trial = Training(run.config, device=default_device())
     trained = [name for name, weight in trial.model.named_parameters() if weight.requires_grad]
     alone = {epoch: _accuracy(trial, state) for epoch, state in states.items()}
     rows = []
@@ -73,7 +73,7 @@ def pairs(run: Run) -> pd.DataFrame:
     return pd.DataFrame(rows).assign(status=run.status)
 
 
-def _accuracy(trial: Trial, state: State) -> float:
+def _accuracy(trial: Training, state: State) -> float:
     """Test accuracy of weights, with normalisation statistics of one epoch of training images."""
     trial.model.load_state_dict(state)
     trial.begin_epoch()

@@ -18,7 +18,7 @@ from isogon.papers.reproduction._experiment import (
     final,
 )
 from isogon.papers.reproduction._registry import experiments, listing
-from isogon.papers.reproduction._results import Finding
+from isogon.papers.reproduction._results import Reproduction
 from isogon.papers.reproduction._runner import EXHIBITS, reproduce
 
 __all__ = [
@@ -26,7 +26,7 @@ __all__ = [
     "SCALES",
     "UNKNOWN",
     "Experiment",
-    "Finding",
+    "Reproduction",
     "Gap",
     "Judgement",
     "Label",

@@ -10,13 +10,13 @@ import pandas as pd
 from isogon.papers.reproduction._experiment import Options
 from isogon.papers.reproduction._fingerprint import code_fingerprint
 from isogon.papers.reproduction._provenance import Source, how_made, place_of
-from isogon.papers.reproduction._results import Finding, plain_table
+from isogon.papers.reproduction._results import Reproduction, plain_table
 
 #: what tells the rows of one call of `compute` from those of another
 _CHOSEN = ("panel", "column", "seed")
 
 
-def merged(new: Finding, old: Finding) -> Finding:
+def merged(new: Reproduction, old: Reproduction) -> Reproduction:
     """The rows of `new`, and those of `old` that `new` has nothing for; both are of one experiment and scale.
 
     Old rows stay where the experiment would make them again as they were made: by the same training, or by the same
@@ -48,14 +48,14 @@ def merged(new: Finding, old: Finding) -> Finding:
     table = _joined([left, new_computed, *(frame for frame in frames if frame is not None)])
     missing = () if len(left) or len(new_computed) else new.made["missing"]
     made = how_made(new.made["command"], [*computed, *sources], missing)
-    return Finding(new.experiment, _together(old.options, new.options), table, made, (*computed, *sources))
+    return Reproduction(new.experiment, _together(old.options, new.options), table, made, (*computed, *sources))
 
 
-def _seeds(finding: Finding) -> set[int]:
-    return {source.seed for source in finding.sources}
+def _seeds(reproduction: Reproduction) -> set[int]:
+    return {source.seed for source in reproduction.sources}
 
 
-def _still_computed(new: Finding, old: Finding, own: Collection[Source]) -> list[Source]:
+def _still_computed(new: Reproduction, old: Reproduction, own: Collection[Source]) -> list[Source]:
     """The calls of `compute` behind `old` that the code of today stands for, those of `new` aside."""
     compute = new.experiment.compute
     if compute is None:

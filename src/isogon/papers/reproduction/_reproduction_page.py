@@ -15,7 +15,7 @@ from isogon.errors import IsogonError
 from isogon.files import write_whole
 from isogon.papers.reproduction._experiment import Experiment, Verdict
 from isogon.papers.reproduction._registry import PAPERS, experiments
-from isogon.papers.reproduction._results import Finding, made_in_words, read_finding, scales_in
+from isogon.papers.reproduction._results import Reproduction, made_in_words, read_reproduction, scales_in
 from isogon.report import LEGEND, MARK, Showing, draw_panels, markdown_escaped, markdown_table
 
 #: folder of the figures, beside the document
@@ -36,9 +36,9 @@ def document_text(results: Path, registry: Mapping[str, Experiment] | None = Non
     """The whole page for the results in a folder."""
     known = experiments() if registry is None else registry
     found = {identity: _found(results, one) for identity, one in known.items()}
-    every = [finding for findings in found.values() for finding in findings]
-    verdicts = Counter(finding.judgement.verdict for finding in every)
-    verdicts["not run"] += sum(not findings for findings in found.values())
+    every = [reproduction for reproductions in found.values() for reproduction in reproductions]
+    verdicts = Counter(reproduction.judgement.verdict for reproduction in every)
+    verdicts["not run"] += sum(not reproductions for reproductions in found.values())
     counts = ", ".join(f"{verdicts[verdict]} {words}" for verdict, words in _COUNTED.items() if verdicts[verdict])
     parts = [_INTRODUCTION, f"{len(known)} experiments: {counts}."]
     for paper, name in PAPERS.items():
@@ -46,45 +46,45 @@ def document_text(results: Path, registry: Mapping[str, Experiment] | None = Non
         if ours:
             rows = [row for identity, one in ours.items() for row in _rows(one, found[identity])]
             parts.append(f"## {paper}: {name}\n\n" + "\n".join([_HEAD, *rows]))
-    parts += [_section(finding) for finding in every if finding.exhibits]
+    parts += [_section(reproduction) for reproduction in every if reproduction.exhibits]
     return "\n\n".join(parts) + "\n"
 
 
 def write_document(results: Path, target: Path) -> None:
     """Write the page, and the figures of the results beside it."""
     for one in experiments().values():
-        for finding in _found(results, one):
-            showing = finding.showing
+        for reproduction in _found(results, one):
+            showing = reproduction.showing
             if showing.figures:
                 (target.parent / IMAGES).mkdir(parents=True, exist_ok=True)
-                draw_panels(showing.figures, target.parent / _picture(finding), title=showing.title)
+                draw_panels(showing.figures, target.parent / _picture(reproduction), title=showing.title)
     write_whole(target, document_text(results))
 
 
-def _found(results: Path, experiment: Experiment) -> list[Finding]:
-    return [read_finding(results, experiment, scale) for scale in scales_in(results, experiment.id)]
+def _found(results: Path, experiment: Experiment) -> list[Reproduction]:
+    return [read_reproduction(results, experiment, scale) for scale in scales_in(results, experiment.id)]
 
 
-def _rows(experiment: Experiment, findings: Sequence[Finding]) -> list[str]:
+def _rows(experiment: Experiment, reproductions: Sequence[Reproduction]) -> list[str]:
     what = markdown_escaped(experiment.title)
-    if not findings:
+    if not reproductions:
         reason = "" if experiment.unavailable is None else f": {markdown_escaped(experiment.unavailable)}"
         command = f"`isogon reproduce {experiment.id} --scale paper`"
         return [f"| {experiment.id} | {what} | not run{reason} |  |  |  |  | {command} |"]
-    return [_row(finding, what) for finding in findings]
+    return [_row(reproduction, what) for reproduction in reproductions]
 
 
-def _row(finding: Finding, what: str) -> str:
-    judgement, made = finding.judgement, made_in_words(finding.made)
+def _row(reproduction: Reproduction, what: str) -> str:
+    judgement, made = reproduction.judgement, made_in_words(reproduction.made)
     finite = {name: value for name, value in judgement.numbers.items() if math.isfinite(value)}
     numbers = ", ".join(f"{name} {value:.4g}" for name, value in finite.items())
-    identity = finding.experiment.id
-    linked = f"[{identity}](#{_anchor(finding)})" if finding.exhibits else identity
+    identity = reproduction.experiment.id
+    linked = f"[{identity}](#{_anchor(reproduction)})" if reproduction.exhibits else identity
     cells = (
         linked,
         what,
         f"**{judgement.verdict}**: {markdown_escaped(judgement.sentence)}",
-        finding.options.scale,
+        reproduction.options.scale,
         markdown_escaped(numbers),
         markdown_escaped(made["hardware"]),
         made["date"],
@@ -93,16 +93,16 @@ def _row(finding: Finding, what: str) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _section(finding: Finding) -> str:
-    showing = finding.showing
+def _section(reproduction: Reproduction) -> str:
+    showing = reproduction.showing
     parts = [
-        f'<a id="{_anchor(finding)}"></a>',
-        f"### {markdown_escaped(f'{showing.id} ({finding.options.scale})')}",
+        f'<a id="{_anchor(reproduction)}"></a>',
+        f"### {markdown_escaped(f'{showing.id} ({reproduction.options.scale})')}",
         f"Claim: {markdown_escaped(showing.claim)}",
         f"**{showing.verdict}**: {markdown_escaped(showing.sentence)}",
         *(markdown_table(table) for table in showing.tables),
         LEGEND.replace("Marked:", f"Marked {MARK}:") if showing.tables else "",
-        f"![{markdown_escaped(showing.title)}]({_picture(finding)})" if showing.figures else "",
+        f"![{markdown_escaped(showing.title)}]({_picture(reproduction)})" if showing.figures else "",
         _facts(showing),
     ]
     return "\n\n".join(part for part in parts if part)
@@ -113,12 +113,12 @@ def _facts(showing: Showing) -> str:
     return "\n".join(f"- {markdown_escaped(fact)}" for fact in facts)
 
 
-def _anchor(finding: Finding) -> str:
-    return finding.stem.replace(".", "-")
+def _anchor(reproduction: Reproduction) -> str:
+    return reproduction.stem.replace(".", "-")
 
 
-def _picture(finding: Finding) -> str:
-    return f"{IMAGES}/{finding.stem}.png"
+def _picture(reproduction: Reproduction) -> str:
+    return f"{IMAGES}/{reproduction.stem}.png"
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -1,4 +1,4 @@
-"""`Finding`: the rows of an experiment, the verdict on them, and how they were made.
+"""`Reproduction`: the rows of an experiment, the verdict on them, and how they were made.
 
 It is kept in three files: the rows in Parquet, what people want to know in JSON, and in CSV a line for each training or
 computation behind it, with the command that made it.
@@ -25,7 +25,7 @@ from isogon.report import Exhibit, Showing
 
 
 @dataclass(frozen=True, eq=False)
-class Finding:
+class Reproduction:
     """What came of an experiment.
 
     `made` says how it was made, in what fits in a JSON file (see `how_made`), `sources` the same piece by
@@ -152,8 +152,8 @@ def scales_in(folder: str | os.PathLike[str], identity: str) -> list[Scale]:
     return [scale for scale in SCALES if (Path(folder) / f"{stem_of(identity, scale)}.json").exists()]
 
 
-def read_finding(folder: str | os.PathLike[str], experiment: Experiment, scale: Scale) -> Finding:
-    """What `Finding.write` kept in the folder; the verdict is made anew from the rows."""
+def read_reproduction(folder: str | os.PathLike[str], experiment: Experiment, scale: Scale) -> Reproduction:
+    """What `Reproduction.write` kept in the folder; the verdict is made anew from the rows."""
     place = Path(folder) / stem_of(experiment.id, scale)
     try:
         content = json.loads(Path(f"{place}.json").read_text(encoding="utf-8"))
@@ -164,7 +164,7 @@ def read_finding(folder: str | os.PathLike[str], experiment: Experiment, scale: 
         cure = f"{first_line(error)}; remove its files to make it anew"
         raise ArgumentError("results", "a result that can be read", str(place), cure) from None
     names = ("command", "date", "hardware", "versions", "seeds", "runs", "images", "seconds", "errors", "missing")
-    return Finding(
+    return Reproduction(
         experiment,
         Options(scale=scale, panels=panels, columns=columns, seeds=content["seed_count"]),
         table,

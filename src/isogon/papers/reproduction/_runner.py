@@ -30,7 +30,7 @@ from isogon.papers.reproduction._fingerprint import code_fingerprint
 from isogon.papers.reproduction._merging import merged
 from isogon.papers.reproduction._provenance import Source, command_of, computed_here, how_made, label_text, source_of
 from isogon.papers.reproduction._registry import chosen
-from isogon.papers.reproduction._results import Finding, plain_table, read_finding, scales_in, stem_of
+from isogon.papers.reproduction._results import Reproduction, plain_table, read_reproduction, scales_in, stem_of
 from isogon.report import write_exhibits
 
 if TYPE_CHECKING:
@@ -56,10 +56,10 @@ def reproduce(
     ray: RaySettings | None = None,
     progress: bool = True,
     tell: Callable[[str], None] = lambda sentence: None,
-) -> list[Finding]:
+) -> list[Reproduction]:
     """Work out experiments, given by id or themselves, below the folder `out`; what was found, in order.
 
-    `out` gets the runs, `results` (rows and verdicts, as `Finding.write` keeps them) and `exhibits` (pages, Markdown,
+    `out` gets the runs, `results` (rows and verdicts, by `Reproduction.write`) and `exhibits` (pages, Markdown,
     LaTeX, pictures); both are written while runs end, too. The same call again reads what has ended and goes on with
     the rest. Results of other panels, columns or seeds of an experiment at the same scale stay, and are shown and
     judged together with the new ones, as long as the experiment would still make them so.
@@ -102,8 +102,8 @@ def reproduce(
         for sentence in work.missing:
             tell_once(f"{work.experiment.id}: {sentence}")
 
-    def write() -> list[Finding]:
-        return [_written(work.finding(ended, tell_once), place, tell_once) for work in works]
+    def write() -> list[Reproduction]:
+        return [_written(work.reproduction(ended, tell_once), place, tell_once) for work in works]
 
     due = time.monotonic() + PARTIAL_EVERY
 
@@ -144,7 +144,7 @@ class _Work:
     planned: list[Planned]
     command: str
     kept: Kept
-    earlier: Finding | None = None
+    earlier: Reproduction | None = None
     computed: pd.DataFrame = field(default_factory=pd.DataFrame)
     computation: Source | None = None
     missing: list[str] = field(default_factory=list)
@@ -180,7 +180,7 @@ class _Work:
         if len(self.computed):
             self.computation = computed_here(self.options, code, self.command, file.stat().st_mtime)
 
-    def finding(self, ended: Mapping[str, Run], tell: Callable[[str], None]) -> Finding:
+    def reproduction(self, ended: Mapping[str, Run], tell: Callable[[str], None]) -> Reproduction:
         """What there is of it with these runs, by their configs' keys, and with what was found earlier."""
         runs = [(planned, ended.get(planned.config.key)) for planned in self.planned]
         frames = [self._rows(run).assign(**planned.labels) for planned, run in runs if run is not None]
@@ -189,7 +189,7 @@ class _Work:
         trained = [source_of(planned.labels, planned.config, run, self.command) for planned, run in runs]
         sources = [*([self.computation] if self.computation else ()), *trained]
         made = how_made(self.command, sources, self.missing)
-        new = Finding(self.experiment, self.options, table, made, sources)
+        new = Reproduction(self.experiment, self.options, table, made, sources)
         if self.earlier is None:
             return new
         whole = merged(new, self.earlier)
@@ -245,21 +245,21 @@ def _places(name: str, label: Label) -> set[str]:
     return set(text) if name == "panel" and text in ascii_lowercase else {text}
 
 
-def _earlier(folder: Path, work: _Work) -> Finding | None:
+def _earlier(folder: Path, work: _Work) -> Reproduction | None:
     """What the folder has of the experiment at this scale; what cannot be added to is refused, lest it be lost."""
     if work.options.scale not in scales_in(folder, work.experiment.id):
         return None
-    found = read_finding(folder, work.experiment, work.options.scale)
+    found = read_reproduction(folder, work.experiment, work.options.scale)
     if len(found.table) and not found.sources and found.options != work.options:
         rule = "a folder without results of other panels, columns or seeds that do not tell where they come from"
         raise ArgumentError("out", rule, str(folder / found.stem), "move those away")
     return found
 
 
-def _written(finding: Finding, place: Path, tell: Callable[[str], None]) -> Finding:
-    finding.write(place / RESULTS)
-    write_exhibits(finding.showing, place / EXHIBITS, finding.stem, tell=tell)
-    return finding
+def _written(reproduction: Reproduction, place: Path, tell: Callable[[str], None]) -> Reproduction:
+    reproduction.write(place / RESULTS)
+    write_exhibits(reproduction.showing, place / EXHIBITS, reproduction.stem, tell=tell)
+    return reproduction
 
 
 def _make_folder(folder: Path) -> None:

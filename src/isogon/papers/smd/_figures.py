@@ -36,7 +36,7 @@ from isogon.papers.smd._motion import (
     step_figure,
 )
 from isogon.papers.smd._scaling import FIGURE_7, FIGURE_8
-from isogon.papers.smd._settings import FIXED_RATE, MOBILE, MOBILE_RECIPES, RESCALED, SETTINGS, STANDARD
+from isogon.papers.smd._settings import FIXED_RATE, MOBILE, MOBILE_RECIPES, RESCALED, SETUPS, STANDARD
 from isogon.papers.smd.detection import CHOICES as DETECTION_CHOICES
 from isogon.papers.smd.detection import NEEDED as DETECTION_NEEDED
 from isogon.papers.smd.detection import PANELS as DETECTION_PANELS
@@ -112,7 +112,7 @@ def _show_fixed(table: pd.DataFrame) -> Sequence[Exhibit]:
 
 
 def _plan_stages(options: Options) -> list[Planned]:
-    setting = SETTINGS[options.scale]
+    setting = SETUPS[options.scale]
     return [
         Planned(setting.config(schedule, seed), {"row": row, "seed": seed})
         for row, schedule in ((STANDARD, setting.step), (RESCALED, f"balanced({setting.step})"))
@@ -249,7 +249,7 @@ def _show_accuracy(table: pd.DataFrame) -> Sequence[Exhibit]:
 
 
 def _plan_mobile(options: Options) -> list[Planned]:
-    setting = SETTINGS[options.scale]
+    setting = SETUPS[options.scale]
     recipe = MOBILE_RECIPES[options.scale]
     return [
         Planned(

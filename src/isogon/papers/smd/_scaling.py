@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from isogon.dynamics import measures
-from isogon.lab import Config, Run, Trial, column_of, default_device
+from isogon.lab import Config, Run, Training, column_of, default_device
 from isogon.papers import _imagenet as imagenet
 from isogon.papers.reproduction import Experiment, Gap, Judgement, Options, Planned, Scale, mean_of, together
 from isogon.papers.smd._motion import FIRST_STAGE
@@ -34,7 +34,7 @@ TOLERANCE = 0.15
 
 
 @dataclass(frozen=True)
-class Setting:
+class LargeBatchSetup:
     """The run at the small batch, of which the weights are kept after one epoch in `snapshot_every`."""
 
     recipe: Recipe
@@ -56,20 +56,20 @@ class Setting:
         )
 
 
-SETTINGS: dict[Scale, Setting] = {
-    "tiny": Setting(
+SETUPS: dict[Scale, LargeBatchSetup] = {
+    "tiny": LargeBatchSetup(
         Recipe(lr=0.01, weight_decay=0.05, batch_size=10, samples=320, epochs=10),
         "body.1.conv.weight",
         {**TINY, "schedule": "constant"},
         snapshot_every=2,
     ),
-    "small": Setting(
+    "small": LargeBatchSetup(
         Recipe(lr=0.05, weight_decay=5e-4, batch_size=64, samples=50_000, epochs=30),
         FIRST_STAGE,
         {**CIFAR, "schedule": "lr_10_20_27"},
         snapshot_every=3,
     ),
-    "paper": Setting(
+    "paper": LargeBatchSetup(
         Recipe(lr=0.1, weight_decay=1e-4, batch_size=256, samples=imagenet.SAMPLES, epochs=90),
         FIRST_STAGE,
         {**IMAGENET, "schedule": "lr_30_60_80"},
@@ -80,7 +80,7 @@ SETTINGS: dict[Scale, Setting] = {
 
 def _plan(options: Options) -> list[Planned]:
     """Each panel's two runs; the small one is the same in both."""
-    setting = SETTINGS[options.scale]
+    setting = SETUPS[options.scale]
     return [
         Planned(setting.config(times, seed), {"panel": panel, "row": row, "seed": seed})
         for seed in options.seed_range(1)
@@ -120,7 +120,7 @@ def _gradient_growths(run: Run, layer: str, counts: Sequence[int]) -> dict[int, 
     found: dict[int, dict[int, float]] = {k: {} for k in counts}
     if not found:
         return found
-    trial = Trial(run.config, device=default_device())
+    trial = Training(run.config, device=default_device())
     for ended, file in run.snapshots.items():
         trial.model.load_state_dict(torch.load(file, map_location=trial.device, weights_only=True))
         trial.epoch = ended  # the next one's batches are new to these weights
@@ -132,7 +132,7 @@ def _gradient_growths(run: Run, layer: str, counts: Sequence[int]) -> dict[int, 
     return found
 
 
-def _gradient_growth(trial: Trial, layer: str, batches: Sequence[tuple[Tensor, Tensor]], k: int) -> float:
+def _gradient_growth(trial: Training, layer: str, batches: Sequence[tuple[Tensor, Tensor]], k: int) -> float:
     """The growth from the first of k `batches` to all of them; NaN where there are fewer."""
     model = copy.deepcopy(trial.model)  # running statistics stay what they were
     weight = dict(model.named_parameters())[layer]

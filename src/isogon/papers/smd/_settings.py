@@ -34,7 +34,7 @@ _NONE: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True)
-class Setting:
+class StagedSetup:
     """One scale: a recipe, the epochs at which the rate drops, how many seeds."""
 
     recipe: Recipe
@@ -62,15 +62,15 @@ class Setting:
         )
 
 
-SETTINGS: dict[Scale, Setting] = {
+SETUPS: dict[Scale, StagedSetup] = {
     # 400 steps: the law's mean gradient is that of the last 200, which must not reach back to the start.
-    "tiny": Setting(
+    "tiny": StagedSetup(
         Recipe(lr=0.1, weight_decay=0.02, batch_size=10, samples=400, epochs=10), (4, 7), 2, TINY, monitor_every=2
     ),
-    "small": Setting(
+    "small": StagedSetup(
         Recipe(lr=0.1, weight_decay=5e-4, batch_size=128, samples=50_000, epochs=60), (20, 40, 53), 2, CIFAR
     ),
-    "paper": Setting(
+    "paper": StagedSetup(
         Recipe(lr=0.1, weight_decay=1e-4, batch_size=256, samples=imagenet.SAMPLES, epochs=90),
         (30, 60, 80),
         1,
@@ -78,10 +78,10 @@ SETTINGS: dict[Scale, Setting] = {
     ),
 }
 #: figure 2: a fixed rate of 0.2
-FIXED_RATE: dict[Scale, Setting] = {
-    "tiny": SETTINGS["tiny"],
-    "small": replace(SETTINGS["small"], recipe=replace(SETTINGS["small"].recipe, lr=0.2, epochs=40), drops=()),
-    "paper": replace(SETTINGS["paper"], recipe=replace(SETTINGS["paper"].recipe, lr=0.2, epochs=30), drops=()),
+FIXED_RATE: dict[Scale, StagedSetup] = {
+    "tiny": SETUPS["tiny"],
+    "small": replace(SETUPS["small"], recipe=replace(SETUPS["small"].recipe, lr=0.2, epochs=40), drops=()),
+    "paper": replace(SETUPS["paper"], recipe=replace(SETUPS["paper"].recipe, lr=0.2, epochs=30), drops=()),
 }
 #: figure 9: panel → what its network changes
 MOBILE: dict[Scale, dict[str, Mapping[str, Any]]] = {

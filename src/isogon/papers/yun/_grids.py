@@ -86,7 +86,7 @@ def factor_of(config: Config, stated: float) -> float:
 
 
 @dataclass(frozen=True)
-class Place:
+class GridPlace:
     """A cell of a table and its run (of seed 0); rows are counted from the bottom by `octave`."""
 
     panel: str
@@ -108,14 +108,14 @@ class RateGrid:
     stated: float = STATED
     seeds: int = 3
 
-    def places(self) -> Iterator[Place]:
+    def places(self) -> Iterator[GridPlace]:
         for panel in self.panels:
             for octave in reversed(self.octaves):
                 for samples, batch_size in self.columns:
                     config = at(self.base, panel, octave, samples=samples, batch_size=batch_size)
                     row = f"{config.recipe.lr:g} / {config.recipe.weight_decay:g}"
                     column = str(getattr(config.recipe, self.varied))
-                    yield Place(panel, row, column, octave, config)
+                    yield GridPlace(panel, row, column, octave, config)
 
 
 @dataclass(frozen=True)
@@ -128,12 +128,12 @@ class BatchGrid:
     stated: float = STATED
     seeds: int = 3
 
-    def places(self) -> Iterator[Place]:
+    def places(self) -> Iterator[GridPlace]:
         for row, batch_size in enumerate(self.batch_sizes):
             for samples in self.samples:
                 recipe = replace(self.base.recipe, samples=samples, batch_size=batch_size)
                 place = str(batch_size), str(samples), -row
-                yield Place("a", *place, replace(self.base, recipe=recipe))
+                yield GridPlace("a", *place, replace(self.base, recipe=recipe))
 
 
 Grid = RateGrid | BatchGrid

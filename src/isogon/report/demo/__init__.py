@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from isogon.report.demo._page import Curve, DemoSummary, write_demo_page
+from isogon.report.demo._page import AngleCurve, DemoSummary, write_demo_page
 
-__all__ = ["Curve", "DemoSummary", "write_demo_page"]
+__all__ = ["AngleCurve", "DemoSummary", "write_demo_page"]

@@ -26,7 +26,7 @@ _DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 
 
 @dataclass(frozen=True)
-class Curve:
+class AngleCurve:
     """A line of the angle figure, through `epoch` and `angle` (degrees); lines of one `group` share a colour."""
 
     name: str
@@ -49,7 +49,7 @@ class DemoSummary:
     before: str
     changes: Sequence[str]
     after: str
-    curves: Sequence[Curve]
+    curves: Sequence[AngleCurve]
     drops: Sequence[int]
     accuracy: pd.DataFrame
     equals: pd.DataFrame

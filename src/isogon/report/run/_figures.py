@@ -16,7 +16,7 @@ from isogon.report._drawing import (
     save_figure,
     style_axis,
 )
-from isogon.report.run._tables import PANELS, Line, RunSummary
+from isogon.report.run._tables import PANELS, LayerLine, RunSummary
 
 #: the joint layer's colour; the others have the palette's
 JOINT_COLOUR = "#222222"
@@ -91,7 +91,7 @@ def _draw_metrics(axes: dict[str, Any], run: RunSummary) -> None:
         ax.legend(frameon=False, fontsize=9)
 
 
-def _look(line: Line, run: RunSummary, colours: dict[str, str]) -> dict[str, object]:
+def _look(line: LayerLine, run: RunSummary, colours: dict[str, str]) -> dict[str, object]:
     joint = line.layer == run.joint
     return {
         "color": colours[line.layer],

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from isogon.report._drawing import PLOTLY_AXIS, PLOTLY_CONFIG
 from isogon.report._page_parts import SCRIPT, document, json_text, plotly_script, write_html
 from isogon.report.run._figures import layer_colours, metric_colours
-from isogon.report.run._tables import PANELS, Line, Mark, RunSummary
+from isogon.report.run._tables import PANELS, LayerLine, Mark, RunSummary
 
 if TYPE_CHECKING:
     from isogon.dynamics import Finding
@@ -78,7 +78,7 @@ def opening_layers(run: RunSummary) -> list[str]:
     return [layer for layer in run.layers if layer in wanted] or run.layers[:_MOST_AT_FIRST]
 
 
-def _traces(drawn: list[Line], run: RunSummary, at_first: list[str]) -> list[dict[str, Any]]:
+def _traces(drawn: list[LayerLine], run: RunSummary, at_first: list[str]) -> list[dict[str, Any]]:
     colours = layer_colours(run)
     named: set[str] = set()
     traces = []
@@ -93,7 +93,7 @@ def _traces(drawn: list[Line], run: RunSummary, at_first: list[str]) -> list[dic
     return traces
 
 
-def _trace(line: Line, colour: str, *, wide: bool) -> dict[str, Any]:
+def _trace(line: LayerLine, colour: str, *, wide: bool) -> dict[str, Any]:
     suffix = _suffix(PANELS.index(line.panel))
     kind = "predicted " if line.predicted else ""
     return {

@@ -45,7 +45,7 @@ PANELS = (
 
 
 @dataclass(frozen=True)
-class Line:
+class LayerLine:
     """One line of one panel; values that a logarithmic axis cannot show are left out."""
 
     panel: Panel
@@ -76,7 +76,7 @@ class RunSummary:
     findings: list[Finding]
     layers: list[str]
     joint: str
-    lines: list[Line]
+    lines: list[LayerLine]
     marks: list[Mark]
     metrics: list[MetricLine]
 
@@ -123,7 +123,7 @@ def layer_names(records: pd.DataFrame, joint: str) -> list[str]:
     return sorted(names, key=lambda name: name != joint)
 
 
-def lines(records: pd.DataFrame, layers: Sequence[str]) -> list[Line]:
+def lines(records: pd.DataFrame, layers: Sequence[str]) -> list[LayerLine]:
     """Every line of every panel for `layers`, those without a single value left out."""
     found = []
     by_layer = records.groupby("layer", sort=False)
@@ -139,7 +139,7 @@ def lines(records: pd.DataFrame, layers: Sequence[str]) -> list[Line]:
                 shown = shown[thinned(values[shown])]
                 if len(shown):
                     predicted = column == panel.predicted
-                    found.append(Line(panel, layer, predicted, steps[shown], epochs[shown], values[shown]))
+                    found.append(LayerLine(panel, layer, predicted, steps[shown], epochs[shown], values[shown]))
     return found
 
 

@@ -14,7 +14,7 @@ from isogon.errors import ArgumentError
 from isogon.report._drawing import COLOURS, ordered_colours, plotly_layout
 
 if TYPE_CHECKING:
-    from isogon.search import Curve, Outcome, Row
+    from isogon.search import Curve, Outcome, StoredTrial
 
 #: octaves either side of the top in which the fit is drawn, in steps of the grid: where it was fitted
 _REACH = 2
@@ -27,9 +27,9 @@ def accuracy_figure(outcome: Outcome) -> dict[str, Any]:
     unit = _unit(outcome)
     traces: list[dict[str, Any]] = []
     for place, (samples, curve) in enumerate(outcome.curve.items()):
-        rows = [row for row in outcome.rows if row.cell.purpose == "search" and row.cell.samples == samples]
+        rows = [row for row in outcome.rows if row.planned.purpose == "search" and row.planned.samples == samples]
         traces += _size_traces(f"{samples} samples", COLOURS[place % len(COLOURS)], rows, curve, unit)
-    verified = [row for row in outcome.rows if row.cell.purpose == "verify"]
+    verified = [row for row in outcome.rows if row.planned.purpose == "verify"]
     if verified:
         traces.append(_runs(f"verified, {outcome.study.recipe.samples} samples", _FULL, verified, unit, legend=True))
     traces += _lost(outcome.rows, unit)
@@ -61,10 +61,10 @@ def angle_figure(outcome: Outcome, trials: Path) -> dict[str, Any] | None:
     from isogon.search import metric_value
 
     samples = max(outcome.curve)
-    cells: dict[float, list[Row]] = {}
-    for row in sorted(outcome.rows, key=lambda row: (row.cell.tuning_factor, row.cell.seed)):
-        if row.cell.samples == samples and row.cell.purpose == "search":
-            cells.setdefault(row.cell.tuning_factor, []).append(row)
+    cells: dict[float, list[StoredTrial]] = {}
+    for row in sorted(outcome.rows, key=lambda row: (row.planned.tuning_factor, row.planned.seed)):
+        if row.planned.samples == samples and row.planned.purpose == "search":
+            cells.setdefault(row.planned.tuning_factor, []).append(row)
     best = max(
         (row for rows in cells.values() for row in rows),
         key=lambda row: -math.inf if row.score is None else row.score,
@@ -79,7 +79,7 @@ def angle_figure(outcome: Outcome, trials: Path) -> dict[str, Any] | None:
         words = row.status if row.score is None else metric_value(outcome.study, row.score)
         if row == best:
             words += ", best"
-        trace = _trace(f"F = {row.cell.tuning_factor:.3g}: {words}", *curve, mode="lines")
+        trace = _trace(f"F = {row.planned.tuning_factor:.3g}: {words}", *curve, mode="lines")
         traces.append({**trace, "line": {"color": colour, "width": 4 if row == best else 1.8}})
     if not traces:
         return None
@@ -93,7 +93,9 @@ def cost_figure(outcome: Outcome) -> dict[str, Any]:
     cost = outcome.cost
     traces = []
     for place, samples in enumerate(outcome.curve):
-        seen = sum(row.images for row in outcome.rows if row.cell.samples == samples and row.cell.purpose == "search")
+        seen = sum(
+            row.images for row in outcome.rows if row.planned.samples == samples and row.planned.purpose == "search"
+        )
         traces.append(_bar(f"{samples} samples", "this search", seen, COLOURS[place % len(COLOURS)]))
     if cost.verification_images:
         traces.append(_bar("verification", "verification", cost.verification_images, _FULL))
@@ -106,7 +108,9 @@ def cost_figure(outcome: Outcome) -> dict[str, Any]:
     return {"data": traces, "layout": layout}
 
 
-def _size_traces(name: str, colour: str, rows: Sequence[Row], curve: Curve, unit: float) -> list[dict[str, Any]]:
+def _size_traces(
+    name: str, colour: str, rows: Sequence[StoredTrial], curve: Curve, unit: float
+) -> list[dict[str, Any]]:
     alive = [(factor, mean) for factor, mean in zip(curve.grid, curve.means, strict=True) if math.isfinite(mean)]
     means = _trace(name, [factor for factor, _ in alive], [unit * mean for _, mean in alive], mode="lines+markers")
     means |= {"line": {"color": colour, "width": 1}, "marker": {"color": colour, "size": 9}, "legendgroup": name}
@@ -131,20 +135,20 @@ def _size_traces(name: str, colour: str, rows: Sequence[Row], curve: Curve, unit
     return [{**_runs(name, colour, rows, unit), "legendgroup": name}, means, fit, top]
 
 
-def _runs(name: str, colour: str, rows: Sequence[Row], unit: float, *, legend: bool = False) -> dict[str, Any]:
+def _runs(name: str, colour: str, rows: Sequence[StoredTrial], unit: float, *, legend: bool = False) -> dict[str, Any]:
     """A dot for each run that finished."""
-    alive = [(row.cell.tuning_factor, row.score) for row in rows if row.score is not None]
+    alive = [(row.planned.tuning_factor, row.score) for row in rows if row.score is not None]
     dots = _trace(name, [factor for factor, _ in alive], [unit * accuracy for _, accuracy in alive], mode="markers")
     symbol = "diamond" if legend else "circle-open"
     return {**dots, "marker": {"color": colour, "size": 8, "symbol": symbol}, "showlegend": legend}
 
 
-def _lost(rows: Sequence[Row], unit: float) -> list[dict[str, Any]]:
+def _lost(rows: Sequence[StoredTrial], unit: float) -> list[dict[str, Any]]:
     """A cross at the worst value for each run without one, by how it was lost."""
     foot = unit * min((row.score for row in rows if row.score is not None), default=0.0)
     traces = []
     for status, colour in _LOST.items():
-        those = [row.cell for row in rows if row.status == status]
+        those = [row.planned for row in rows if row.status == status]
         if those:
             crosses = _trace(status, [cell.tuning_factor for cell in those], [foot] * len(those), mode="markers")
             words = [f"{status}: {cell.samples} samples, seed {cell.seed}" for cell in those]
@@ -153,13 +157,13 @@ def _lost(rows: Sequence[Row], unit: float) -> list[dict[str, Any]]:
     return traces
 
 
-def _angles(outcome: Outcome, row: Row, trials: Path) -> tuple[list[int], list[float]] | None:
+def _angles(outcome: Outcome, row: StoredTrial, trials: Path) -> tuple[list[int], list[float]] | None:
     """Epochs and degrees of a trial of the lab; None for the user's own objective, or without a monitor."""
     from isogon.dynamics import read
 
     if outcome.study.task.objective is not None:
         return None
-    cell = row.cell
+    cell = row.planned
     config = outcome.study.config(tuning_factor=cell.tuning_factor, samples=cell.samples, seed=cell.seed)
     try:
         records = read(trials / config.name)
@@ -200,7 +204,9 @@ def _ticks(outcome: Outcome) -> list[float]:
     """A tick at every tuning factor tried, those that differ in their last bits once; a sampler's would be a crowd."""
     if outcome.study.search.sampler != "grid":
         return list(outcome.study.search.first_grid)
-    return sorted({float(f"{row.cell.tuning_factor:.6g}") for row in outcome.rows if row.cell.purpose == "search"})
+    return sorted(
+        {float(f"{row.planned.tuning_factor:.6g}") for row in outcome.rows if row.planned.purpose == "search"}
+    )
 
 
 def _unit(outcome: Outcome) -> float:

@@ -99,11 +99,11 @@ def _trials(outcome: Outcome) -> str:
     rows = [
         (
             str(row.number),
-            f"{row.cell.tuning_factor:.4g}",
-            f"{row.cell.samples:,}",
-            fraction_name(row.cell.fraction),
-            str(row.cell.seed),
-            row.cell.purpose,
+            f"{row.planned.tuning_factor:.4g}",
+            f"{row.planned.samples:,}",
+            fraction_name(row.planned.fraction),
+            str(row.planned.seed),
+            row.planned.purpose,
             row.status,
             "–" if row.score is None else metric_value(outcome.study, row.score),
             f"{row.images:,}",

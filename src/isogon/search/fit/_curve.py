@@ -21,7 +21,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,14 +47,6 @@ _MEDIAN_EFFICIENCY = 0.64
 _Floats = NDArray[np.float64]
 _Source = Literal["seeds", "given", "residuals", "nothing"]
 _Edge = Literal["low", "high"] | None
-
-
-class Point(NamedTuple):
-    """One finished run; the accuracy is NaN where it diverged or failed."""
-
-    tuning_factor: float
-    seed: int
-    accuracy: float
 
 
 @dataclass(frozen=True, kw_only=True)

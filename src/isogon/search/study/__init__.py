@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from isogon.search.study._objective import Pruned, Trial, find_objective, value_of
-from isogon.search.study._study import SOLVABLE, MetricError, Pruner, Sampler, Study, TaskTable
+from isogon.search.study._study import UNKNOWNS, MetricError, Pruner, Sampler, Study, TaskTable
 
 __all__ = [
-    "SOLVABLE",
+    "UNKNOWNS",
     "MetricError",
     "Pruned",
     "Pruner",

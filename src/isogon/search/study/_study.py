@@ -23,7 +23,7 @@ except ImportError as error:  # pragma: no cover - exercised in a subprocess
 
 UNKNOWN = "?"
 #: what a study can ask for
-SOLVABLE = ("weight_decay", "lr")
+UNKNOWNS = ("weight_decay", "lr")
 Sampler = Literal["grid", "tpe", "gp", "random"]
 Pruner = Literal["none", "median", "hyperband"]
 Direction = Literal["minimize", "maximize"]
@@ -67,14 +67,14 @@ class RecipeTable(_Table):
 
     @model_validator(mode="after")
     def _one_unknown(self) -> Self:
-        unknown = [name for name in SOLVABLE if getattr(self, name) == UNKNOWN]
+        unknown = [name for name in UNKNOWNS if getattr(self, name) == UNKNOWN]
         if len(unknown) != 1:
             raise ValueError('needs exactly one of lr and weight_decay written as "?"')
         return self
 
     @property
     def unknown(self) -> str:
-        return next(name for name in SOLVABLE if getattr(self, name) == UNKNOWN)
+        return next(name for name in UNKNOWNS if getattr(self, name) == UNKNOWN)
 
     def recipe(self, *, tuning_factor: float, samples: int | None = None) -> Recipe:
         """The recipe at `samples` images (all of them unless given) whose tuning factor is this."""

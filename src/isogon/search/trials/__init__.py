@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from isogon.search.trials._execution import train_cells
 from isogon.search.trials._folder import DATABASE, STUDY, TRIALS, forget, opened, storage_of
-from isogon.search.trials._ledger import Cell, Ledger, Row, Status, rows_of
-from isogon.search.trials._proposals import Tried, make_sampler, propose
+from isogon.search.trials._ledger import Ledger, PlannedTrial, Status, StoredTrial, rows_of
+from isogon.search.trials._proposals import TriedFactor, make_sampler, propose
 from isogon.search.trials._pruning import make_pruner
 from isogon.search.trials._storage import as_template, engine_settings, with_driver
 
@@ -13,11 +13,11 @@ __all__ = [
     "DATABASE",
     "STUDY",
     "TRIALS",
-    "Cell",
+    "PlannedTrial",
     "Ledger",
-    "Row",
+    "StoredTrial",
     "Status",
-    "Tried",
+    "TriedFactor",
     "as_template",
     "engine_settings",
     "forget",

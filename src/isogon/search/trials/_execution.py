@@ -41,7 +41,7 @@ from isogon.lab import (
 )
 from isogon.recipe import Recipe
 from isogon.search.study import MetricError, Pruned, Study, TaskTable, Trial, value_of
-from isogon.search.trials._ledger import Cell, Ledger, Row, Status
+from isogon.search.trials._ledger import Ledger, PlannedTrial, Status, StoredTrial
 from isogon.search.trials._pruning import Judge, judge_of
 
 RESULT = "result.json"
@@ -52,20 +52,20 @@ POLL = 2.0
 def train_cells(
     study: Study,
     ledger: Ledger,
-    cells: Iterable[Cell],
+    cells: Iterable[PlannedTrial],
     *,
     folder: Path,
     engine: Engine,
     workers: int | None,
     progress: bool,
     tell: Callable[[str], None],
-) -> list[Row]:
+) -> list[StoredTrial]:
     """The rows of `cells` once all of them have ended, trained here or by other drivers."""
     wanted = dict.fromkeys(sorted(cells, key=lambda cell: (cell.tuning_factor, cell.seed)))
     waited_for = 0
     while True:
         ledger.plan(wanted)
-        rows = [row for row in ledger.rows() if row.cell in wanted]
+        rows = [row for row in ledger.rows() if row.planned in wanted]
         ours = [row for row in rows if ledger.is_open(row)]
         if ours:
             train_rows(study, ledger, ours, folder, engine=engine, workers=workers, progress=progress)
@@ -83,7 +83,7 @@ def train_cells(
 def train_rows(
     study: Study,
     ledger: Ledger,
-    rows: Sequence[Row],
+    rows: Sequence[StoredTrial],
     folder: Path,
     *,
     engine: Engine,
@@ -110,12 +110,17 @@ def train_rows(
 
 
 def _train_configs(
-    study: Study, ledger: Ledger, judge: Judge, rows: Sequence[Row], folder: Path, run_them: Callable[..., list[Run]]
+    study: Study,
+    ledger: Ledger,
+    judge: Judge,
+    rows: Sequence[StoredTrial],
+    folder: Path,
+    run_them: Callable[..., list[Run]],
 ) -> None:
-    by_config: dict[Config, Row] = {}
+    by_config: dict[Config, StoredTrial] = {}
     for row in rows:
         try:
-            cell = row.cell
+            cell = row.planned
             by_config[study.config(tuning_factor=cell.tuning_factor, samples=cell.samples, seed=cell.seed)] = row
         except ArgumentError as error:
             _cannot_be_made(ledger, judge, row, error)
@@ -150,7 +155,7 @@ def _train_configs(
         write_down(run)
 
 
-def _cannot_be_made(ledger: Ledger, judge: Judge, row: Row, error: ArgumentError) -> None:
+def _cannot_be_made(ledger: Ledger, judge: Judge, row: StoredTrial, error: ArgumentError) -> None:
     """A tuning factor beyond what the recipe or the schedule allows is that trial's failure."""
     if ledger.claim(row):
         ledger.end(row, "failed", None, images=0, seconds=0.0, error=str(error))
@@ -225,7 +230,7 @@ def _call_objective(
     objective: str,
     ledger: Ledger,
     judge: Judge,
-    rows: Sequence[Row],
+    rows: Sequence[StoredTrial],
     folder: Path,
     *,
     engine: Engine,
@@ -234,15 +239,15 @@ def _call_objective(
 ) -> None:
     task, device = study.task, study.run.device or default_device()
     pool = pool_for(engine, workers=workers, device=device, ray=study.run.ray.settings)
-    by_name = {_name(row.cell): row for row in rows}
+    by_name = {_name(row.planned): row for row in rows}
 
-    def end(row: Row, result: Mapping[str, Any]) -> None:
+    def end(row: StoredTrial, result: Mapping[str, Any]) -> None:
         score = None if result["value"] is None else task.score(result["value"])
         epochs = study.recipe.epochs
         status: Status = "finished" if score is not None else "diverged"
         if "pruned_after" in result:
             status, epochs = "pruned", min(epochs, result["pruned_after"])
-        ledger.end(row, status, score, images=row.cell.samples * epochs, seconds=result["seconds"])
+        ledger.end(row, status, score, images=row.planned.samples * epochs, seconds=result["seconds"])
         judge.ended(row, status, score)
 
     def heard(event: Event) -> None:
@@ -275,11 +280,11 @@ def _call_objective(
                 end(row, result)
             continue
         try:
-            recipe = study.recipe.recipe(tuning_factor=row.cell.tuning_factor, samples=row.cell.samples)
+            recipe = study.recipe.recipe(tuning_factor=row.planned.tuning_factor, samples=row.planned.samples)
         except ArgumentError as error:
             _cannot_be_made(ledger, judge, row, error)
             continue
-        jobs.append(ObjectiveJob(objective, task, name, recipe.to_dict(), row.cell.seed, str(folder), device))
+        jobs.append(ObjectiveJob(objective, task, name, recipe.to_dict(), row.planned.seed, str(folder), device))
     with board_of({job.key: study.recipe.epochs for job in jobs}, done=len(rows) - len(jobs), shown=progress) as board:
         if jobs:
             pool(jobs, heard=heard, claim=lambda job: ledger.claim(by_name[job.key]))
@@ -302,5 +307,5 @@ def _result_of(place: Path) -> dict[str, Any] | None:
     return result
 
 
-def _name(cell: Cell) -> str:
+def _name(cell: PlannedTrial) -> str:
     return f"{cell.purpose}-n{cell.samples}-f{cell.tuning_factor:.6g}-s{cell.seed}"

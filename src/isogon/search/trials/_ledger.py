@@ -43,7 +43,7 @@ _Answer = TypeVar("_Answer")
 
 
 @dataclass(frozen=True)
-class Cell:
+class PlannedTrial:
     """A trial to make: tuning factor, data size and seed; `purpose` is `search` or `verify`."""
 
     tuning_factor: float
@@ -54,10 +54,10 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Row:
+class StoredTrial:
     """A trial as the ledger has it; `score`, the metric or minus a metric to minimize, is None unless it finished."""
 
-    cell: Cell
+    planned: PlannedTrial
     number: int
     status: Status
     score: float | None
@@ -139,12 +139,12 @@ class Ledger:
         storage.close()
 
     @_patient
-    def plan(self, cells: Collection[Cell]) -> None:
+    def plan(self, cells: Collection[PlannedTrial]) -> None:
         """Write down the cells that are not there yet."""
         wanted = dict.fromkeys(cells)
-        if not wanted.keys() <= {row.cell for row in self.rows()}:
+        if not wanted.keys() <= {row.planned for row in self.rows()}:
             with self._storage.alone(self._name):
-                known = {row.cell for row in self.rows()}
+                known = {row.planned for row in self.rows()}
                 for cell in wanted:
                     if cell not in known:
                         self._write_down(cell)
@@ -155,10 +155,10 @@ class Ledger:
         with self._storage.alone(self._name):
             failed = [row for row in self.rows() if row.status == "failed"]
             for row in failed:
-                self._write_down(row.cell, **{_INSTEAD_OF: row.number})
+                self._write_down(row.planned, **{_INSTEAD_OF: row.number})
             return len(failed)
 
-    def _write_down(self, cell: Cell, **notes: Any) -> None:
+    def _write_down(self, cell: PlannedTrial, **notes: Any) -> None:
         attributes = {name: value for name, value in asdict(cell).items() if name != "tuning_factor"}
         trial = create_trial(
             state=TrialState.WAITING,
@@ -168,13 +168,13 @@ class Ledger:
         )
         self._rdb.create_new_trial(self._id, trial)
 
-    def is_open(self, row: Row) -> bool:
+    def is_open(self, row: StoredTrial) -> bool:
         """Whether this driver may train it: it waits, or was left under way by this driver itself."""
         ours = self._driver is None or row.driver == self._driver
         return row.status == "waiting" or (row.status == "running" and ours)
 
     @_patient
-    def claim(self, row: Row) -> bool:
+    def claim(self, row: StoredTrial) -> bool:
         """Take a trial that is open; False where another driver was faster.
 
         Whose it is stands there before it runs, and both are done under a lock: a storage that goes away in between
@@ -218,7 +218,7 @@ class Ledger:
         return taken
 
     @_patient
-    def report(self, row: Row, epoch: int, value: float) -> None:
+    def report(self, row: StoredTrial, epoch: int, value: float) -> None:
         """Keep a running trial's score after an epoch, for the dashboard."""
         if value == value:  # the storage takes no NaN
             with suppress(UpdateFinishedTrialError):  # taken over
@@ -226,7 +226,14 @@ class Ledger:
 
     @_patient
     def end(
-        self, row: Row, status: Status, score: float | None, *, images: int, seconds: float, error: str | None = None
+        self,
+        row: StoredTrial,
+        status: Status,
+        score: float | None,
+        *,
+        images: int,
+        seconds: float,
+        error: str | None = None,
     ) -> None:
         """Close a trial for good: `finished` with its score, `diverged`, `pruned`, or `failed` with its error.
 
@@ -262,11 +269,11 @@ class Ledger:
             return float(known[place])
 
     @_patient
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[StoredTrial]:
         """Every trial, in the order in which they were planned."""
         return rows_of(self._rdb.get_all_trials(self._id))
 
-    def _trial_id(self, row: Row) -> int:
+    def _trial_id(self, row: StoredTrial) -> int:
         return self._rdb.get_trial_id_from_study_id_trial_number(self._id, row.number)
 
 
@@ -274,21 +281,21 @@ class StudyChangedError(IsogonError):
     """A study file that is not the one the trials were made from."""
 
 
-def rows_of(trials: Sequence[FrozenTrial]) -> list[Row]:
+def rows_of(trials: Sequence[FrozenTrial]) -> list[StoredTrial]:
     """Trials of the storage as rows, without those that others replace."""
     replaced = {trial.user_attrs.get(_INSTEAD_OF) for trial in trials}
     rows = [row_of(trial) for trial in trials if trial.number not in replaced and not _was_taken(trial)]
     # Of a cell that was planned twice, by drivers whose lock a dying database let go, the first counts for everybody.
-    first: dict[Cell, Row] = {}
+    first: dict[PlannedTrial, StoredTrial] = {}
     for row in rows:
-        first.setdefault(row.cell, row)
+        first.setdefault(row.planned, row)
     return list(first.values())
 
 
-def row_of(trial: FrozenTrial) -> Row:
+def row_of(trial: FrozenTrial) -> StoredTrial:
     """A trial of the storage as a row."""
     notes = trial.user_attrs
-    cell = Cell(
+    cell = PlannedTrial(
         tuning_factor=trial.params["tuning_factor"],
         samples=notes["samples"],
         fraction=notes["fraction"],
@@ -297,8 +304,8 @@ def row_of(trial: FrozenTrial) -> Row:
     )
     open_states: dict[TrialState, Status] = {TrialState.WAITING: "waiting", TrialState.RUNNING: "running"}
     status: Status = notes.get("status", "failed") if trial.state in _ENDED else open_states[trial.state]
-    return Row(
-        cell=cell,
+    return StoredTrial(
+        planned=cell,
         number=trial.number,
         status=status,
         score=trial.value if trial.state == TrialState.COMPLETE else None,

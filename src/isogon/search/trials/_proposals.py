@@ -30,21 +30,22 @@ _STARTUP = 3
 _ALIKE = 1 / 16
 
 
-class Tried(NamedTuple):
+class TriedFactor(NamedTuple):
     """A tuning factor that has been trained, and its mean accuracy over the seeds that survived; None without any."""
 
     tuning_factor: float
     accuracy: float | None
 
 
-def propose(sampler: str, tried: Sequence[Tried], limits: tuple[float, float], *, seed: int = 0) -> float:
+def propose(sampler: str, tried: Sequence[TriedFactor], limits: tuple[float, float], *, seed: int = 0) -> float:
     """The next tuning factor within `limits`, on a logarithmic scale.
 
     Where the sampler would repeat itself, the middle of the widest gap between what was tried is taken instead.
 
     >>> limits = (0.01, 1.0)
     >>> first = propose("tpe", [], limits)
-    >>> 0.01 <= first <= 1.0, first == propose("tpe", [], limits), first == propose("tpe", [Tried(first, 0.9)], limits)
+    >>> following = propose("tpe", [TriedFactor(first, 0.9)], limits)
+    >>> 0.01 <= first <= 1.0, first == propose("tpe", [], limits), first == following
     (True, True, False)
     """
     low, high = (math.log2(end) for end in limits)

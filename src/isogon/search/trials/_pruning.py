@@ -14,7 +14,7 @@ from typing import get_args
 from isogon.errors import MissingExtraError, check_choice
 from isogon.lab import STOP
 from isogon.search.study import Pruner, Study
-from isogon.search.trials._ledger import Ledger, Row, Status
+from isogon.search.trials._ledger import Ledger, Status, StoredTrial
 
 try:
     import optuna
@@ -47,12 +47,12 @@ class Judge:
     """
 
     def __init__(
-        self, pruner: str, *, epochs: int, rows: Sequence[Row], reports: Mapping[int, Mapping[int, float]]
+        self, pruner: str, *, epochs: int, rows: Sequence[StoredTrial], reports: Mapping[int, Mapping[int, float]]
     ) -> None:
         self._trials: dict[int, optuna.trial.Trial] = {}
         self._studies: dict[int, optuna.Study] = {}
-        judged = [row for row in rows if row.cell.purpose == "search"]
-        for samples in {row.cell.samples for row in judged}:
+        judged = [row for row in rows if row.planned.purpose == "search"]
+        for samples in {row.planned.samples for row in judged}:
             self._studies[samples] = optuna.create_study(
                 # Hyperband draws a trial's bracket from this name and the trial's number.
                 study_name=f"{samples}",
@@ -62,28 +62,28 @@ class Judge:
             )
         # In the order of the ledger, so that numbers are the same whenever this is made.
         for row in judged:
-            self._trials[row.number] = self._studies[row.cell.samples].ask()
+            self._trials[row.number] = self._studies[row.planned.samples].ask()
         for row in judged:
             for epoch, value in sorted(reports.get(row.number, {}).items()):
                 if epoch >= 0:  # others were written down before they were refused
                     self._gives_up(row, epoch, value)
             self.ended(row, row.status, row.score)
 
-    def heard(self, row: Row, epoch: int, value: float, folder: Path) -> None:
+    def heard(self, row: StoredTrial, epoch: int, value: float, folder: Path) -> None:
         """A trial's score after an epoch; leaves `STOP` in its `folder` where the pruner gives it up."""
         if row.number in self._trials and value == value and self._gives_up(row, epoch, value):
             folder.mkdir(parents=True, exist_ok=True)
             (folder / STOP).touch()
 
-    def ended(self, row: Row, status: Status, score: float | None) -> None:
+    def ended(self, row: StoredTrial, status: Status, score: float | None) -> None:
         """Others are compared with a trial that has finished; not with those that were lost."""
         if row.number not in self._trials or status in ("waiting", "running"):
             return
         lost = TrialState.PRUNED if status == "pruned" else TrialState.FAIL
         state = TrialState.COMPLETE if score is not None else lost
-        self._studies[row.cell.samples].tell(self._trials.pop(row.number), score, state=state, skip_if_finished=True)
+        self._studies[row.planned.samples].tell(self._trials.pop(row.number), score, state=state, skip_if_finished=True)
 
-    def _gives_up(self, row: Row, epoch: int, value: float) -> bool:
+    def _gives_up(self, row: StoredTrial, epoch: int, value: float) -> bool:
         trial = self._trials[row.number]
         trial.report(value, epoch)
         return trial.should_prune()

@@ -23,7 +23,7 @@ from isogon.files import write_whole
 from isogon.lab.engines._events import Event, RunEnded, RunFailed, Say
 from isogon.lab.engines._workers import Job
 from isogon.lab.engines.ray._session import RaySettings, ray_kept
-from isogon.lab.engines.ray._task import MARK, Driver, FileMade, work_and_tell
+from isogon.lab.engines.ray._task import MARK, DriverContext, FileMade, work_and_tell
 
 # The cluster may grow while no job has news.
 _LOOK_AGAIN_SECONDS = 10.0
@@ -83,7 +83,7 @@ def work_through_on_ray(
         task = ray.remote(num_cpus=settings.cpus, num_gpus=settings.gpus or 0, num_returns="streaming", max_retries=0)(
             work_and_tell
         )
-        driver = Driver.this_one()
+        driver = DriverContext.this_one()
         waiting = deque(_Attempt(job) for job in jobs)
         busy: dict[Any, _Attempt] = {}
         nodes = _Nodes(ray, settings)

@@ -33,7 +33,7 @@ class FileMade(Event):
 
 
 @dataclass(frozen=True)
-class Driver:
+class DriverContext:
     """What a worker takes over from the process that asked for the job."""
 
     folder: str
@@ -54,7 +54,7 @@ class Driver:
             os.chdir(self.folder)
 
 
-def work_and_tell(packed: bytes, driver: Driver) -> Iterator[Event]:
+def work_and_tell(packed: bytes, driver: DriverContext) -> Iterator[Event]:
     """Do a job and yield its events as they come; an exception in it ends the stream as a death would."""
     driver.take_over()
     job, mark = pickle.loads(packed)

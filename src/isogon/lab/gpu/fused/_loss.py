@@ -1,6 +1,6 @@
 """Mean cross-entropy, its gradient, and the epoch's sums (loss, right answers, samples), in one kernel.
 
-It stands for `torch.nn.functional.cross_entropy` in float32 and what `Trial.note` counts.
+It stands for `torch.nn.functional.cross_entropy` in float32 and what `Training.note` counts.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""A whole training step of a trial in few kernels, to be recorded in CUDA graphs: first the gradients, then the update.
+"""A whole step of a training in few kernels, to be recorded in CUDA graphs: first the gradients, then the update.
 
 What differs from step to step is read on the device: the number of the step within its epoch, and with it the samples'
 order, their draws, and the rates of each parameter group. The parameters, momentum buffers, running statistics and
-sums are those of the trial itself, so that any step can as well be an ordinary one.
+sums are those of the training itself, so that any step can as well be an ordinary one.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from isogon.lab.gpu.fused._loss import MOST_CLASSES, noted_cross_entropy
 from isogon.lab.gpu.fused._network import Twin
 from isogon.lab.gpu.fused._norm import programs_beside
 from isogon.lab.gpu.fused._update import SgdUpdate
-from isogon.lab.run import Trial
+from isogon.lab.run import Training
 
 
 class _GroupUpdate(NamedTuple):
@@ -30,27 +30,27 @@ class _GroupUpdate(NamedTuple):
 
 
 class FusedStep:
-    """The two halves of a step of `trial`, one of so many `lanes`; its optimizer is SGD, its epoch has begun."""
+    """The two halves of a step of `training`, one of so many `lanes`; its optimizer is SGD, its epoch has begun."""
 
-    def __init__(self, trial: Trial, steps: int, lanes: int) -> None:
-        self.trial, device = trial, trial.device
-        self._batch = trial.config.recipe.batch_size
+    def __init__(self, training: Training, steps: int, lanes: int) -> None:
+        self.training, device = training, training.device
+        self._batch = training.config.recipe.batch_size
         # What a step reads: the samples' order, their draws, the groups' rates, and its number within the epoch.
-        self._order, self._drawn = trial.plan.samples.clone(), trial.plan.drawn.clone()
-        self._rates = torch.zeros(len(trial.optimizer.param_groups), 3, steps, device=device)
+        self._order, self._drawn = training.plan.samples.clone(), training.plan.drawn.clone()
+        self._rates = torch.zeros(len(training.optimizer.param_groups), 3, steps, device=device)
         self._place = torch.zeros(1, dtype=torch.int64, device=device)
-        self._dtype = torch.bfloat16 if trial.config.precision == "bfloat16" else trial.dtype
+        self._dtype = torch.bfloat16 if training.config.precision == "bfloat16" else training.dtype
         multiprocessors = torch.cuda.get_device_properties(device).multi_processor_count
-        self._twin = Twin(trial.model, self._dtype, programs_beside(lanes, multiprocessors))
-        images = trial.data.train_x
+        self._twin = Twin(training.model, self._dtype, programs_beside(lanes, multiprocessors))
+        images = training.data.train_x
         self._maker = None
-        if can_make(images, trial.augmentation):
+        if can_make(images, training.augmentation):
             self._maker = BatchMaker(
                 images,
-                trial.data.train_y,
-                trial.augmentation,
-                trial.data.mean,
-                trial.data.std,
+                training.data.train_y,
+                training.augmentation,
+                training.data.mean,
+                training.data.std,
                 batch=self._batch,
                 dtype=self._dtype,
                 width=self._twin.image_channels or images.shape[1],
@@ -63,7 +63,7 @@ class FusedStep:
 
     def _made_updates(self) -> list[_GroupUpdate]:
         """An update for each group and type of gradient."""
-        optimizer = self.trial.optimizer
+        optimizer = self.training.optimizer
         parameters, leaves = self._twin.parameters, self._twin.leaves
         group_of = {id(p): number for number, group in enumerate(optimizer.param_groups) for p in group["params"]}
         kinds = [(group_of[id(p)], leaf.dtype) for p, leaf in zip(parameters, leaves, strict=True)]
@@ -85,33 +85,33 @@ class FusedStep:
         return updates
 
     def begin_epoch(self) -> None:
-        """Take over the trial's plan of the epoch."""
-        self._order.copy_(self.trial.plan.samples)
-        self._drawn.copy_(self.trial.plan.drawn)
+        """Take over the training's plan of the epoch."""
+        self._order.copy_(self.training.plan.samples)
+        self._drawn.copy_(self.training.plan.drawn)
         self.take_rates()
         self.go_back()
 
     def take_rates(self) -> None:
         """Take over the driver's rates of the epoch, as they are until it halves the weights."""
         length = self._rates.shape[2]
-        steps = self.trial.epoch * length + np.arange(length)
-        self._rates.copy_(torch.from_numpy(np.array(self.trial.driver.rates(steps), dtype=np.float32)))
+        steps = self.training.epoch * length + np.arange(length)
+        self._rates.copy_(torch.from_numpy(np.array(self.training.driver.rates(steps), dtype=np.float32)))
 
     def gradients(self) -> None:
         """Forward and backward pass."""
-        trial, twin = self.trial, self._twin
+        training, twin = self.training, self._twin
         if self._maker is not None:
             x, y = self._maker(self._order, self._drawn, self._place)
         else:
             rows = self._place * self._batch + self._within_batch
-            x, y = trial.inputs(self._order[rows], self._drawn[rows])
-        with trial.autocast():
+            x, y = training.inputs(self._order[rows], self._drawn[rows])
+        with training.autocast():
             outputs = twin.network(x)
         if outputs.shape[1] <= MOST_CLASSES:
-            loss = noted_cross_entropy(outputs, y, trial.sums)
+            loss = noted_cross_entropy(outputs, y, training.sums)
         else:
-            loss = cross_entropy(outputs.to(trial.dtype), y)
-            trial.note(loss, outputs, y)
+            loss = cross_entropy(outputs.to(training.dtype), y)
+            training.note(loss, outputs, y)
         twin.count_batches(self._batch)
         found = torch.autograd.grad(loss, twin.leaves)
         self._gradients = [_like(gradient, leaf) for gradient, leaf in zip(found, twin.leaves, strict=True)]
@@ -143,8 +143,8 @@ class FusedStep:
         torch._foreach_copy_(self._wide, self._gradients)
         for parameter, gradient in zip(parameters, self._wide, strict=True):
             parameter.grad = gradient
-        self.trial.step()
-        self.trial.optimizer.zero_grad(set_to_none=True)
+        self.training.step()
+        self.training.optimizer.zero_grad(set_to_none=True)
         self.refresh()
 
     def refresh(self) -> None:

@@ -37,7 +37,7 @@ _PRINTED = {
 #: rescaling costs 0.6 to 0.9 points of AP in print; harmless would be less than this
 HARMLESS = 1.0
 
-SETTINGS: dict[Scale, DetectorSetting] = {
+SETUPS: dict[Scale, DetectorSetting] = {
     "tiny": DetectorSetting(
         Recipe(lr=0.1, weight_decay=0.02, batch_size=4, samples=24, epochs=20),
         "plain",
@@ -99,7 +99,7 @@ class DetectorRun:
 def ended_runs(options: Options) -> Iterator[DetectorRun]:
     """Both trainings of each seed; those that `options.folder` has already are only read."""
     torchvision_part("models.detection")  # before anything is drawn
-    setting = SETTINGS[options.scale]
+    setting = SETUPS[options.scale]
     with ExitStack() as stack:
         place = options.folder or Path(stack.enter_context(TemporaryDirectory()))
         root = data_root() / "coco"
@@ -118,7 +118,7 @@ def ended_runs(options: Options) -> Iterator[DetectorRun]:
 
 def images(scale: Scale) -> int:
     """Training pictures that `ended_runs` goes through."""
-    setting = SETTINGS[scale]
+    setting = SETUPS[scale]
     return 2 * setting.seeds * setting.steps * setting.recipe.batch_size
 
 

@@ -1,4 +1,4 @@
-"""`Trial`: one training in progress, from first weights or a checkpoint to its result."""
+"""`Training`: one training in progress, from first weights or a checkpoint to its result."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ from isogon.schedules import Balanced, Exponential, from_name
 _TYPES = {"float32": torch.float32, "bfloat16": torch.float32, "float64": torch.float64}
 
 
-class Trial:
+class Training:
     """Network, optimizer, schedule, monitor and history of one run, and the pieces of its loop:
 
-        while not trial.ended:
-            trial.begin_epoch()
-            for batch in trial.batches():
-                trial.backward(*batch)
-                trial.step()
-            trial.end_epoch()
-        run = trial.finish()
+        while not training.ended:
+            training.begin_epoch()
+            for batch in training.batches():
+                training.backward(*batch)
+                training.step()
+            training.end_epoch()
+        run = training.finish()
 
     With a `folder`, `end_epoch` leaves records and a checkpoint there (every `checkpoint_every` epochs, and no sooner
-    than `checkpoint_seconds` after the last), and a trial made anew in it goes on from that. All that is random follows
+    than `checkpoint_seconds` after the last), and a training made in it again resumes there. All that is random follows
     from the config's seeds and the epoch, so that it ends as if it had never stopped.
     """
 
@@ -279,7 +279,7 @@ class Trial:
     def _save(self) -> None:
         if self.folder is None or not self.ranks.leads:
             return
-        # First the records: what they lack, a trial that goes on from the checkpoint would not make again.
+        # First the records: what they lack, a training that goes on from the checkpoint would not make again.
         if self.monitor is not None:
             self.monitor.flush()
         elif self._writer is not None:
@@ -358,7 +358,7 @@ _PLACED: dict[tuple[str, torch.device], Dataset] = {}
 
 
 def _on_device(data: Dataset, device: torch.device) -> Dataset:
-    """The data on `device`; trials of one process share the last few, since copies would fill a GPU."""
+    """The data on `device`; trainings of one process share the last few, since copies would fill a GPU."""
     key = data.fingerprint, device
     if key not in _PLACED:
         moved = {name: getattr(data, name).to(device) for name in ("train_x", "train_y", "test_x", "test_y")}
