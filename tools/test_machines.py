@@ -20,8 +20,8 @@ from pathlib import Path
 import torch
 
 ROOT = Path(__file__).parents[1]
-FOLDERS = ("dynamics", "laws", "nets", "optim", "papers", "symmetry", "lab", "search", "report", "integrations")
-FILES = ("test_predict.py", "test_schedules.py", "test_recipe.py")
+FOLDERS = ("schedules", "recipe", "dynamics", "laws", "nets", "optim", "papers", "symmetry", "lab", "search", "report", "integrations")
+FILES = ("test_predict.py",)
 #: tests of servers and browsers, which compute nothing
 LEFT_OUT = ("lab/test_ray.py", "search/test_postgres.py", "report/test_run_browser.py")
 
