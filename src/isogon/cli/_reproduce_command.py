@@ -33,6 +33,9 @@ def reproduce(
     panels: Annotated[str | None, typer.Option(metavar="A,B", help="Only these panels.")] = None,
     columns: Annotated[str | None, typer.Option(metavar="C,D", help="Only these columns.")] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="Runs with so many seeds; else the scale's own.")] = None,
+    first_seed: Annotated[
+        int, typer.Option(min=0, help="The first of these seeds: 2 adds seeds 2, 3, … to results that have 0 and 1.")
+    ] = 0,
     engine: Annotated[
         str | None, typer.Option(help="local, lanes or ray; lanes on a GPU and local on a CPU unless given.")
     ] = None,
@@ -54,6 +57,10 @@ def reproduce(
     """
     if sum((bool(ids), every, listed)) != 1:
         raise IsogonError("isogon reproduce needs one of experiments, --all and --list: see isogon reproduce --help.")
+    if first_seed and seeds is None:
+        raise IsogonError(
+            "--first-seed needs --seeds, the number of seeds from there on: for example --seeds 2 --first-seed 2."
+        )
     if listed:
         _list(as_json)
         return
@@ -64,6 +71,7 @@ def reproduce(
         panels=_names("--panels", panels),
         columns=_names("--columns", columns),
         seeds=seeds,
+        first_seed=first_seed,
     )
     settings = {"engine": check_engine(engine), "device": _device(device), "workers": workers}
     _run(None if every else ids, options, out, settings, as_json)

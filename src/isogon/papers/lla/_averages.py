@@ -40,9 +40,7 @@ def plan_run(momentum: float, options: Options) -> list[Planned]:
         test_every=0,
         snapshot_every=every,
     )
-    return [
-        Planned(replace(made, seed=seed), {"column": "snapshots", "seed": seed}) for seed in range(options.seeds or 1)
-    ]
+    return [Planned(replace(made, seed=seed), {"column": "snapshots", "seed": seed}) for seed in options.seed_range(1)]
 
 
 def pairs(run: Run) -> pd.DataFrame:

@@ -40,11 +40,18 @@ class Options:
     panels: tuple[str, ...] | None = None
     columns: tuple[str, ...] | None = None
     seeds: int | None = None
+    first_seed: int = 0
     folder: Path | None = field(default=None, repr=False, compare=False)
 
     def seed_range(self, default: int) -> range:
-        """The seeds to run; `default` of them where their number is not given."""
-        return range(default if self.seeds is None else self.seeds)
+        """The seeds to run, from `first_seed` on; `default` of them where their number is not given."""
+        count = default if self.seeds is None else self.seeds
+        return range(self.first_seed, self.first_seed + count)
+
+    @property
+    def seeds_from_0(self) -> int | None:
+        """How many seeds from 0 on include these; None for the scale's own."""
+        return None if self.seeds is None else self.first_seed + self.seeds
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import pandas as pd
 
 from isogon.papers.reproduction._experiment import Options
 from isogon.papers.reproduction._fingerprint import code_fingerprint
-from isogon.papers.reproduction._provenance import Source, how_made, place_of
+from isogon.papers.reproduction._provenance import Source, command_with_seeds, how_made, place_of
 from isogon.papers.reproduction._results import Reproduction, plain_table
 
 #: what tells the rows of one call of `compute` from those of another
@@ -47,8 +47,9 @@ def merged(new: Reproduction, old: Reproduction) -> Reproduction:
     computed = [*(others if len(left) else ()), *own]
     table = _joined([left, new_computed, *(frame for frame in frames if frame is not None)])
     missing = () if len(left) or len(new_computed) else new.made["missing"]
-    made = how_made(new.made["command"], [*computed, *sources], missing)
-    return Reproduction(new.experiment, _together(old.options, new.options), table, made, (*computed, *sources))
+    options = _together(old.options, new.options)
+    made = how_made(command_with_seeds(new.made["command"], options), [*computed, *sources], missing)
+    return Reproduction(new.experiment, options, table, made, (*computed, *sources))
 
 
 def _seeds(reproduction: Reproduction) -> set[int]:
@@ -100,7 +101,8 @@ def _joined(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
 
 def _together(old: Options, new: Options) -> Options:
     """What either asked for; None stands for all."""
-    seeds = None if old.seeds is None or new.seeds is None else max(old.seeds, new.seeds)
+    counts = (old.seeds_from_0, new.seeds_from_0)
+    seeds = None if counts[0] is None or counts[1] is None else max(counts)
     return Options(new.scale, _either(old.panels, new.panels), _either(old.columns, new.columns), seeds)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import platform
+import re
 import shlex
 import time
 from collections.abc import Mapping, Sequence
@@ -82,11 +83,21 @@ def command_of(identity: str, options: Options, *, engine: str, device: str) -> 
         "panels": ",".join(options.panels or ()),
         "columns": ",".join(options.columns or ()),
         "seeds": "" if options.seeds is None else str(options.seeds),
+        "first-seed": str(options.first_seed or ""),
         "engine": engine,
         "device": device,
     }
     flags = (f"--{name} {shlex.quote(value)}" for name, value in given.items() if value)
     return " ".join([f"isogon reproduce {identity}", *flags])
+
+
+def command_with_seeds(command: str, options: Options) -> str:
+    """The command for the seeds of `options` from 0 on, where it was given for the last of them.
+
+    >>> command_with_seeds("isogon reproduce la/fig2 --seeds 2 --first-seed 2 --engine lanes", Options(seeds=4))
+    'isogon reproduce la/fig2 --seeds 4 --engine lanes'
+    """
+    return re.sub(r"--seeds \d+ --first-seed \d+", f"--seeds {options.seeds}", command)
 
 
 def source_of(labels: Mapping[str, Label], config: Config, run: Run | None, command: str) -> Source:
