@@ -20,7 +20,10 @@ from pathlib import Path
 import torch
 
 ROOT = Path(__file__).parents[1]
-FOLDERS = ("schedules", "recipe", "dynamics", "laws", "nets", "optim", "papers", "symmetry", "lab", "search", "report", "integrations")
+FOLDERS = (
+    "schedules", "recipe", "dynamics", "laws", "nets", "optim", "papers", "symmetry",
+    "lab", "search", "report", "integrations",
+)  # fmt: skip
 FILES = ("test_predict.py",)
 #: tests of servers and browsers, which compute nothing
 LEFT_OUT = ("lab/test_ray.py", "search/test_postgres.py", "report/test_run_browser.py")
