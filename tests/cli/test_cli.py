@@ -161,13 +161,13 @@ FLAGS += ["--within", "--json", "--recipe", "--schedule", "--init-norm", "--unit
 numbers = st.one_of(
     st.floats(), st.integers(-10, 10**20), st.sampled_from([0.1, 0.9, 1e-4, 128, 50_000, 1e308, 5e-324])
 ).map(str)
-words = st.one_of(
+tokens = st.one_of(
     numbers,
     st.sampled_from(["sgd", "adamw", "lion", "muon", "nesterov", "adam", "wd", "lr", "batch", "cosine", "step:1,2/3"]),
     st.tuples(st.sampled_from(["samples", "batch", "lr", "wd", "momentum", "epochs", "x"]), numbers).map("=".join),
     st.text(max_size=12),
 )
-extra = st.lists(st.one_of(st.tuples(st.sampled_from(FLAGS), words), st.tuples(words)), max_size=5)
+extra = st.lists(st.one_of(st.tuples(st.sampled_from(FLAGS), tokens), st.tuples(tokens)), max_size=5)
 
 
 @settings(max_examples=100)

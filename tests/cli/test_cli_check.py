@@ -81,7 +81,7 @@ IMAGE = ("--input", "4,3,8,8")
 
 
 @pytest.mark.parametrize(
-    ("arguments", "code", "words"),
+    ("arguments", "code", "message"),
     [
         (("mine:block", *IMAGE), 0, "invariant"),
         (("mine:block", *IMAGE, "--set", "bias=True"), 0, "invariant"),
@@ -93,10 +93,10 @@ IMAGE = ("--input", "4,3,8,8")
         (("mine:block", *IMAGE, "--no-verify"), 0, "invariant"),
     ],
 )
-def test_verdicts_and_exit_codes(isogon, arguments, code, words):
+def test_verdicts_and_exit_codes(isogon, arguments, code, message):
     got, out, err = isogon(*arguments)
     assert (got, err) == (code, "")
-    assert words in out
+    assert message in out
 
 
 def test_json_is_the_scale_map(isogon):

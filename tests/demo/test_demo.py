@@ -1,4 +1,4 @@
-"""The tour: a glimpse of it end to end as a user starts it, and what its sentences say of made-up numbers."""
+"""The tour: a glimpse of it end to end as a user starts it, and its sentences about made-up numbers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ EXAMPLE = "isogon demo --quick --out isogon-glimpse"
 
 
 @pytest.fixture(scope="module")
-def told(tmp_path_factory):
+def glimpse(tmp_path_factory):
     """The example of `--help`, in a process of its own; it works without being installed, too."""
     folder = tmp_path_factory.mktemp("tour")
     variables = {**os.environ, "PYTHONPATH": str(Path(isogon.__file__).parents[1])}
@@ -42,13 +42,13 @@ def told(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def runs(told):
-    return [Run.read(folder) for folder in sorted((told[0] / "isogon-glimpse" / "runs").iterdir())]
+def runs(glimpse):
+    return [Run.read(folder) for folder in sorted((glimpse[0] / "isogon-glimpse" / "runs").iterdir())]
 
 
 @pytest.fixture(scope="module")
-def page(told):
-    return (told[0] / "isogon-glimpse" / "demo.html").read_text(encoding="utf-8")
+def page(glimpse):
+    return (glimpse[0] / "isogon-glimpse" / "demo.html").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
@@ -76,8 +76,8 @@ def full(runs):
     return [run for run in runs if run.config.recipe.samples == GLIMPSE.full]
 
 
-def by_factor(some):
-    return pd.Series([100 * run.accuracy for run in some]).groupby([factor(run) for run in some])
+def by_factor(part):
+    return pd.Series([100 * run.accuracy for run in part]).groupby([factor(run) for run in part])
 
 
 @pytest.fixture(scope="module")
@@ -85,13 +85,13 @@ def best(searched):
     return by_factor(searched).mean().idxmax()
 
 
-def test_the_summary_is_one_screen_that_ends_with_the_page(told):
-    folder, done = told
+def test_the_summary_is_one_screen_that_ends_with_the_page(glimpse):
+    folder, done = glimpse
     lines = done.stdout.splitlines()
     assert len(lines) <= 24
     assert max(map(len, lines)) <= 100
     assert (folder / lines[-1]).is_file()
-    assert "is not invariant: scaling all its weights changes what it says, since classifier.bias" in " ".join(
+    assert "is not invariant: scaling all its weights changes its output, since classifier.bias" in " ".join(
         done.stdout.split()
     )
     assert "a copy that is invariant" in done.stdout
@@ -99,8 +99,8 @@ def test_the_summary_is_one_screen_that_ends_with_the_page(told):
     assert "Traceback" not in done.stderr
 
 
-def test_progress_goes_to_the_other_stream(told, runs):
-    ended = re.findall(r"(\d+) of (\d+) runs", told[1].stderr)
+def test_progress_goes_to_the_other_stream(glimpse, runs):
+    ended = re.findall(r"(\d+) of (\d+) runs", glimpse[1].stderr)
     assert len(ended) == len(runs)
 
 
@@ -119,10 +119,10 @@ def test_the_page_asks_nothing_of_the_network(page):
 
 
 @pytest.mark.skipif(shutil.which("chromium") is None, reason="no chromium on the PATH")
-def test_a_browser_draws_the_page_without_a_complaint(told, figures, tmp_path):
+def test_a_browser_draws_the_page_without_a_complaint(glimpse, figures, tmp_path):
     options = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--no-first-run"]
     options += ["--enable-logging=stderr", f"--user-data-dir={tmp_path}", "--virtual-time-budget=10000", "--dump-dom"]
-    page = told[0] / "isogon-glimpse" / "demo.html"
+    page = glimpse[0] / "isogon-glimpse" / "demo.html"
     done = subprocess.run(
         ["chromium", *options, page.as_uri()], capture_output=True, text=True, timeout=120, check=True
     )
@@ -133,10 +133,10 @@ def test_a_browser_draws_the_page_without_a_complaint(told, figures, tmp_path):
 
 def test_the_pages_accuracies_are_those_of_the_runs(figures, searched, full):
     traces = figures["accuracies"]["data"]
-    for (line, dots), some in zip((traces[:2], traces[2:]), (searched, full), strict=True):
-        expected = sorted((factor(run), 100 * run.accuracy) for run in some)
+    for (line, dots), part in zip((traces[:2], traces[2:]), (searched, full), strict=True):
+        expected = sorted((factor(run), 100 * run.accuracy) for run in part)
         np.testing.assert_allclose(sorted(zip(dots["x"], dots["y"], strict=True)), expected, rtol=1e-5)
-        means = by_factor(some).mean()
+        means = by_factor(part).mean()
         np.testing.assert_allclose(line["x"], means.index)
         np.testing.assert_allclose(line["y"], means, rtol=1e-5)
 
@@ -157,12 +157,12 @@ def test_the_pages_curves_are_those_of_the_runs(figures, runs, best):
     assert [shape["x0"] for shape in figures["angles"]["layout"]["shapes"]] == [2, 3]
 
 
-def test_summary_and_page_say_the_numbers_of_the_runs(told, runs, searched, full, best, page):
+def test_summary_and_page_say_the_numbers_of_the_runs(glimpse, runs, searched, full, best, page):
     # The glimpse has two epochs before the first drop; the second counts.
     equal = [angles(run)[1] for run in runs if run.config.seed == 0 and factor(run) == pytest.approx(best)]
-    spreads = [(by_factor(some).max() - by_factor(some).min()).max() for some in (searched, full)]
+    spreads = [(by_factor(part).max() - by_factor(part).min()).max() for part in (searched, full)]
     images = sum(run.images for run in searched)
-    for said in (
+    for sentence in (
         f"{len(equal)} runs with F = {best:.4g} but other N, B, lr, wd or momentum turned by {min(equal):.1f}° to "
         f"{max(equal):.1f}° per epoch",
         f"{len(searched)} short runs on 320 images found F = {best:.4g} best",
@@ -170,12 +170,12 @@ def test_summary_and_page_say_the_numbers_of_the_runs(told, runs, searched, full
         f"differ by up to {spreads[0]:.1f} points on 320 images, {spreads[1]:.1f} on 640",
         f"The search saw {images:,} images; the same grid on the full set would have seen {2 * images:,}, 2.0 times",
     ):
-        assert said in " ".join(told[1].stdout.split())
-        assert said in unescape(page)
+        assert sentence in " ".join(glimpse[1].stdout.split())
+        assert sentence in unescape(page)
 
 
-def test_the_second_tour_reads_what_the_first_has_made(told, monkeypatch, capsys):
-    folder, first = told
+def test_the_second_tour_reads_what_the_first_has_made(glimpse, monkeypatch, capsys):
+    folder, first = glimpse
     files = sorted((folder / "isogon-glimpse" / "runs").rglob("*"))
     before = {file: file.stat().st_mtime_ns for file in files}
     monkeypatch.chdir(folder)
@@ -193,9 +193,9 @@ def test_a_folder_that_cannot_be_made_is_refused(tmp_path, capsys):
     with pytest.raises(SystemExit) as stop:
         main(["demo", "--out", str(tmp_path / "file" / "below")])
     assert stop.value.code == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert re.fullmatch(r"out must be a folder we can make, got .*\.\n", said.err)
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert re.fullmatch(r"out must be a folder we can make, got .*\.\n", printed.err)
 
 
 def test_a_missing_plotly_is_told_before_anything_is_trained(tmp_path, monkeypatch):
@@ -229,7 +229,7 @@ def test_the_plan_varies_what_it_says_and_keeps_the_rest(size):
 
 def rows(accuracies, count=8000, angle=20.0):
     """Made-up runs: tuning factor → accuracies of the seeds."""
-    found = [
+    results = [
         {
             "factor": factor,
             "seed": seed,
@@ -241,11 +241,11 @@ def rows(accuracies, count=8000, angle=20.0):
         for factor, values in accuracies.items()
         for seed, value in enumerate(values)
     ]
-    return pd.DataFrame(found)
+    return pd.DataFrame(results)
 
 
 @pytest.mark.parametrize(
-    ("accuracies", "said"),
+    ("accuracies", "sentence"),
     [
         ({0.25: [88, 88.2], 1: [86, 86.1]}, "the best of 2 there too, ahead of F = 1 by 2.0 points, more than the 0.2"),
         (
@@ -260,24 +260,24 @@ def rows(accuracies, count=8000, angle=20.0):
         ({0.25: [88, 88.2], 1: [86, 86.1], 4: [99, math.nan]}, "the best of 3 there too, ahead of F = 1"),
     ],
 )
-def test_the_verdict_follows_from_the_numbers(accuracies, said):
-    assert re.search(said, sentences.transfer_said(rows(accuracies), 0.25))
+def test_the_verdict_follows_from_the_numbers(accuracies, sentence):
+    assert re.search(sentence, sentences.transfer_sentence(rows(accuracies), 0.25))
 
 
 def test_the_angles_are_called_alike_only_where_the_neighbours_lie_outside():
     apart = pd.concat([rows({0.0625: [1], 0.25: [1], 1: [1]}), rows({0.25: [1]}, angle=24)])
     assert (
         "10.0° to 12.0° per epoch; with F/4 it was 5.0°, with 4F 20.0°: equal F, similar angle"
-        in sentences.angles_said(apart, 0.25)
+        in sentences.angles_sentence(apart, 0.25)
     )
     mixed = pd.concat([apart, rows({0.25: [1]}, angle=44)])
-    assert "do not tell the factors apart" in sentences.angles_said(mixed, 0.25)
+    assert "do not separate the factors" in sentences.angles_sentence(mixed, 0.25)
 
 
 def test_a_search_that_ends_at_its_edge_says_so():
     inside, edge = rows({0.1: [1], 1: [3], 10: [2]}), rows({0.1: [4], 1: [3], 10: [2]})
-    assert "edge" not in sentences.search_said(inside, best_factor(inside))
-    assert "edge" in sentences.search_said(edge, best_factor(edge))
+    assert "edge" not in sentences.search_sentence(inside, best_factor(inside))
+    assert "edge" in sentences.search_sentence(edge, best_factor(edge))
 
 
 def test_the_network_is_a_converted_fresh_one_whatever_was_made_before():
@@ -289,14 +289,14 @@ def test_the_network_is_a_converted_fresh_one_whatever_was_made_before():
     network._template.cache_clear()
     direct = drawn(lambda: network.conversion(network.ordinary()).model)
     for _ in range(2):
-        found = drawn(network.converted)
-        assert found.keys() == direct.keys()
-        assert all(torch.equal(found[name], value) for name, value in direct.items())
+        state = drawn(network.converted)
+        assert state.keys() == direct.keys()
+        assert all(torch.equal(state[name], value) for name, value in direct.items())
 
 
 def test_the_lines_for_ones_own_model_run_and_leave_something_to_report(page, tmp_path, monkeypatch):
     """Copied from the page, with a model and a loop that are not isogon's."""
-    code = unescape(re.search(r"How to go on with your own model</h2><pre>(.*?)</pre>", page, re.S)[1])
+    code = unescape(re.search(r"How to continue with your own model</h2><pre>(.*?)</pre>", page, re.S)[1])
     assert "convert" not in code, "a model can be watched as it is"
     model = nn.Sequential(nn.Conv2d(3, 8, 3, bias=False), nn.BatchNorm2d(8), nn.Flatten(), nn.Linear(8 * 36, 10))
     x, y = torch.randn(64, 3, 8, 8), torch.randint(0, 10, (64,))

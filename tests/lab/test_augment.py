@@ -124,9 +124,9 @@ def test_boxes_have_the_distribution_of_the_per_image_pipeline(height, width, sc
         lambda box: box[:, 1],
         lambda box: box[:, 0] / (height - box[:, 2] + 1) + box[:, 1] / (width - box[:, 3] + 1),
     ):
-        one, other = np.sort(measure(got)), np.sort(measure(wanted))
-        grid = np.unique(np.concatenate([one, other]))
-        gap = np.searchsorted(one, grid, "right") - np.searchsorted(other, grid, "right")
+        first, second = np.sort(measure(got)), np.sort(measure(wanted))
+        grid = np.unique(np.concatenate([first, second]))
+        gap = np.searchsorted(first, grid, "right") - np.searchsorted(second, grid, "right")
         assert np.abs(gap).max() / count < 1.95 * math.sqrt(2 / count)
 
 
@@ -160,10 +160,10 @@ def test_draws_follow_from_the_seed_and_each_image_from_its_row(augmentation):
 def test_applying_leaves_its_arguments_and_the_global_generator_alone(augmentation):
     batch, state = images(), torch.get_rng_state()
     drawn = augmentation.draw(len(batch), seeded())
-    kept = batch.clone(), drawn.clone()
+    before = batch.clone(), drawn.clone()
     augmentation.apply(batch, drawn)
-    assert torch.equal(batch, kept[0])
-    assert torch.equal(drawn, kept[1])
+    assert torch.equal(batch, before[0])
+    assert torch.equal(drawn, before[1])
     assert torch.equal(torch.get_rng_state(), state)
 
 
@@ -226,21 +226,21 @@ def test_impossible_settings_are_refused(make):
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 def test_normalise(dtype):
     batch = images()
-    kept = batch.clone()
+    before = batch.clone()
     mean, std = (0.1, 0.5, 0.9), (0.2, 0.3, 0.4)
     got = normalise(batch, mean, std, dtype)
     wanted = (batch.double() / 255 - torch.tensor(mean).view(3, 1, 1)) / torch.tensor(std).view(3, 1, 1)
     assert got.dtype == dtype
     tolerance = {torch.float64: 1e-6, torch.float32: 2e-6, torch.bfloat16: 2**-8 * 5}[dtype]
     assert (got.double() - wanted).abs().max() < tolerance
-    assert torch.equal(batch, kept)
+    assert torch.equal(batch, before)
 
 
 def test_normalise_leaves_floats_that_it_is_given_alone():
     batch = images(dtype=torch.float32)
-    kept = batch.clone()
+    before = batch.clone()
     normalise(batch, (0.5,) * 3, (0.5,) * 3)
-    assert torch.equal(batch, kept)
+    assert torch.equal(batch, before)
 
 
 def test_normalise_needs_a_number_for_each_channel():

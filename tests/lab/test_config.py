@@ -71,7 +71,7 @@ OTHERS = {
 
 
 def test_a_file_and_back():
-    assert set(OTHERS) == {one.name for one in fields(Config)} - {"recipe"}
+    assert set(OTHERS) == {field.name for field in fields(Config)} - {"recipe"}
     for config in (Config(recipe=RECIPE), Config(recipe=RECIPE, **OTHERS)):
         text = json.dumps(config.to_dict())
         for copy in (Config.from_dict(json.loads(text)), pickle.loads(pickle.dumps(config))):
@@ -120,7 +120,7 @@ def test_nothing_changes_behind_its_back():
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "message"),
     [
         ({"recipe": {"lr": 0.1}}, "recipe must be an isogon.Recipe"),
         ({"recipe": replace(RECIPE, optimizer="lion", beta2=0.99)}, "recipe.optimizer must be one of sgd, nesterov"),
@@ -150,17 +150,17 @@ def test_nothing_changes_behind_its_back():
         ({"turns": {"conv.weight": [True]}}, "turns['conv.weight'] must be a whole number"),
     ],
 )
-def test_a_bad_value_is_refused_in_a_sentence(change, words):
+def test_a_bad_value_is_refused_in_a_sentence(change, message):
     with pytest.raises(ArgumentError, match="must be") as refusal:
         Config(**{"recipe": RECIPE, **change})
     sentence = str(refusal.value)
-    assert words in sentence
+    assert message in sentence
     assert "\n" not in sentence
     assert sentence.endswith(".")
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("content", "message"),
     [
         ([], "config must be a mapping of the fields"),
         ({"seed": 1}, "config must be a mapping with a recipe"),
@@ -168,13 +168,13 @@ def test_a_bad_value_is_refused_in_a_sentence(change, words):
         ({"recipe": RECIPE.to_dict(), "sed": 1}, "config must be made of the fields of lab.Config, got 'sed'"),
     ],
 )
-def test_a_bad_file_is_refused_in_a_sentence(content, words):
-    with pytest.raises(ArgumentError, match=words):
+def test_a_bad_file_is_refused_in_a_sentence(content, message):
+    with pytest.raises(ArgumentError, match=message):
         Config.from_dict(content)
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "message"),
     [
         ({"net": "resnet19"}, "net must be a function of isogon.nets (cnn4, .*resnet18"),
         ({"net": "isogon.nets:__all__"}, "net must be .* it is no function"),
@@ -186,6 +186,6 @@ def test_a_bad_file_is_refused_in_a_sentence(content, words):
         ({"data": "didgits"}, "name must be one of"),
     ],
 )
-def test_what_only_training_can_tell_is_refused_in_a_sentence_too(make_config, change, words):
-    with pytest.raises(ArgumentError, match=words.replace("(", r"\(")):
+def test_what_only_training_can_tell_is_refused_in_a_sentence_too(make_config, change, message):
+    with pytest.raises(ArgumentError, match=message.replace("(", r"\(")):
         train(make_config(**change), device="cpu")

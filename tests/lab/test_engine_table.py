@@ -33,7 +33,7 @@ def test_the_table_has_what_the_protocol_asks_for(engine, make_config):
         assert entry.together or all(len(unit) == 1 for unit in units)
 
 
-def test_epochs_ends_and_failures_are_told_once_and_the_next_call_reads_them(engine, configs, tmp_path):
+def test_epochs_ends_and_failures_are_reported_once_and_the_next_call_reads_them(engine, configs, tmp_path):
     events = []
     options = {"out": tmp_path / "runs", "device": "cpu", "workers": 2, "progress": False}
     runs = run_all(configs, engine, **options, news=events.append)
@@ -58,16 +58,16 @@ def test_what_is_not_claimed_is_left_to_others(engine, configs, tmp_path):
     assert Run.read_if_ended(tmp_path / "runs" / configs[0].name) is None
 
 
-def test_a_job_says_events_whichever_way_it_trains(configs, tmp_path):
+def test_a_job_reports_events_whichever_way_it_trains(configs, tmp_path):
     """Together or one by one, within one process: the same events but for their order."""
-    said = {}
+    reported = {}
     for together in (False, True):
         events = []
         job = TrainingJob(tuple(configs[:2]), str(tmp_path / str(together)), "cpu", together=together)
         job.work(events.append)
-        said[together] = sorted((event.key, type(event).__name__) for event in events)
+        reported[together] = sorted((event.key, type(event).__name__) for event in events)
         assert {type(event) for event in events} == {EpochEnded, RunEnded}
-    assert said[False] == said[True]
+    assert reported[False] == reported[True]
     events = []
     TrainingJob((configs[2],), str(tmp_path), "cpu").work(events.append)
     assert [type(event) for event in events] == [RunFailed]

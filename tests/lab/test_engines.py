@@ -37,7 +37,7 @@ from isogon.lab import Config, run_all
 
 if __name__ == "__main__":
     settings = json.load(open(sys.argv[1]))
-    configs = [Config.from_dict(one) for one in settings.pop("configs")]
+    configs = [Config.from_dict(content) for content in settings.pop("configs")]
     for run in run_all(configs, **settings, device="cpu"):
         print(run.status)
 """
@@ -94,7 +94,7 @@ def driven(tmp_path, configs, **settings):
 
 def children(pid):
     """Of the processes of the system those that `pid` has started, without the one that tracks shared resources."""
-    found = []
+    pids = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = stat.read_text().rsplit(")", 1)[1].split()
@@ -102,8 +102,8 @@ def children(pid):
         except (FileNotFoundError, ProcessLookupError):
             continue
         if int(fields[1]) == pid and fields[0] != "Z" and b"spawn_main" in command:
-            found.append(int(stat.parent.name))
-    return found
+            pids.append(int(stat.parent.name))
+    return pids
 
 
 def alive(pid):
@@ -115,10 +115,10 @@ def alive(pid):
 
 def wait_for(condition, seconds=60):
     give_up = time.monotonic() + seconds
-    while not (found := condition()):
+    while not (pids := condition()):
         assert time.monotonic() < give_up, "waited in vain"
         time.sleep(0.1)  # to look costs much of a core
-    return found
+    return pids
 
 
 def weights(folder):
@@ -173,11 +173,11 @@ def test_runs_are_those_of_train_and_a_failure_ends_no_other(make_config, tmp_pa
     assert out == ""
     lines = lines.splitlines()
     assert [line.split(",")[0] for line in lines] == [f"{count} of 5 runs" for count in range(1, 6)]
-    told = [next(line for line in lines if config.name in line) for config in configs]
-    assert re.search(r": loss \d\.\d{3}, test \d+\.\d %$", told[0])
-    assert "images.npz does not exist" in told[1]
-    assert told[2].endswith(": diverged")
-    assert told[3].endswith(": its worker ended 2 times, last with exit code -9")
+    endings = [next(line for line in lines if config.name in line) for config in configs]
+    assert re.search(r": loss \d\.\d{3}, test \d+\.\d %$", endings[0])
+    assert "images.npz does not exist" in endings[1]
+    assert endings[2].endswith(": diverged")
+    assert endings[3].endswith(": its worker ended 2 times, last with exit code -9")
 
     # The same call reads what has ended and tries what failed again, whose fault has been mended.
     ended = {run.config: (run.folder / "result.json").stat().st_mtime_ns for run in (runs[0], runs[2], runs[4])}
@@ -194,7 +194,7 @@ def test_runs_are_those_of_train_and_a_failure_ends_no_other(make_config, tmp_pa
 @needs_proc
 @pytest.mark.usefixtures("one_thread")
 def test_killed_workers_and_drivers(make_config, tmp_path, monkeypatch):
-    """One worker is killed and its run goes on; then the driver, and no worker outlives it; then all ends."""
+    """One worker is killed and its run resumes; then the driver, and no worker outlives it; then all ends."""
     (tmp_path / "napping_module.py").write_text(NAPPING_NET)
     monkeypatch.syspath_prepend(tmp_path)
     net = "napping_module:network"
@@ -214,7 +214,7 @@ def test_killed_workers_and_drivers(make_config, tmp_path, monkeypatch):
         os.kill(workers[0], signal.SIGKILL)
         new = wait_for(lambda: [pid for pid in children(driver.pid) if pid not in workers])
         at_kill = [epochs_in(folder) for folder in folders[1:]]
-        # Both runs go on: the killed one from its checkpoint, in a new worker.
+        # Both runs resume: the killed one from its checkpoint, in a new worker.
         wait_for(lambda: all(epochs_in(folder) > before for folder, before in zip(folders[1:], at_kill, strict=True)))
         assert not any((folder / "result.json").exists() for folder in folders[1:])
     finally:

@@ -15,8 +15,8 @@ pytestmark = [
 ]
 
 
-def distance(found: torch.Tensor, wanted: torch.Tensor) -> float:
-    return float((found.double() - wanted.double()).norm() / wanted.double().norm())
+def distance(outputs: torch.Tensor, wanted: torch.Tensor) -> float:
+    return float((outputs.double() - wanted.double()).norm() / wanted.double().norm())
 
 
 def resident_bytes() -> int:
@@ -58,7 +58,7 @@ def test_the_norm_with_its_neighbours(dtype, tolerance, shape, ghost, affine, re
     # Where the ReLU may see another sign, for rounding, nothing is asked.
     asked = before.detach().abs() > 1e-5
     wants, asked = ([t, t[:, :, ::stride, ::stride]] if stride else [t] for t in (want, asked))
-    slopes = [(torch.randn_like(one) * here).to(dtype) for one, here in zip(wants, asked, strict=True)]
+    slopes = [(torch.randn_like(output) * here).to(dtype) for output, here in zip(wants, asked, strict=True)]
     torch.autograd.backward(wants, [slope.double() for slope in slopes])
 
     new_x, new_r = leaf(x, dtype), leaf(r if residual else None, dtype)
@@ -68,16 +68,16 @@ def test_the_norm_with_its_neighbours(dtype, tolerance, shape, ghost, affine, re
     groups = shape[0] // ghost
     how = {"residual": new_r, "relu": relu, "programs": programs}
     if stride:
-        found = forked_norm(new_x, parts, groups, stride=stride, **how)
+        outputs = forked_norm(new_x, parts, groups, stride=stride, **how)
     else:
-        found = (fused_norm(new_x, parts, groups, **how),)
-    torch.autograd.backward(found, slopes)
-    pairs = [*zip(found, wants, strict=True), (new_x.grad, want_x.grad)]
+        outputs = (fused_norm(new_x, parts, groups, **how),)
+    torch.autograd.backward(outputs, slopes)
+    pairs = [*zip(outputs, wants, strict=True), (new_x.grad, want_x.grad)]
     pairs += [(mean, norm.running_mean), (var, norm.running_var)]
     pairs += [(gamma.grad, norm.weight.grad), (beta.grad, norm.bias.grad)] if affine else []
     pairs += [(new_r.grad, want_r.grad)] if residual else []
-    for one, wanted in pairs:
-        assert distance(one, wanted) < tolerance
+    for output, wanted in pairs:
+        assert distance(output, wanted) < tolerance
 
 
 @pytest.mark.parametrize("name", ["crop-flip", "none"])
@@ -101,17 +101,17 @@ def test_batches_are_those_of_the_augmentation(name):
 
 
 def test_the_loss_and_what_is_counted():
-    from isogon.lab.gpu.fused._loss import noted_cross_entropy
+    from isogon.lab.gpu.fused._loss import cross_entropy_with_sums
 
     torch.manual_seed(0)
     logits = torch.randn(1000, 17, device="cuda", requires_grad=True)
     labels, sums = torch.randint(0, 17, (1000,), device="cuda"), torch.ones(3, dtype=torch.float64, device="cuda")
-    loss = noted_cross_entropy(logits, labels, sums)
-    (found,) = torch.autograd.grad(loss, logits)
+    loss = cross_entropy_with_sums(logits, labels, sums)
+    (outputs,) = torch.autograd.grad(loss, logits)
     wanted = torch.nn.functional.cross_entropy(logits, labels)
     (slope,) = torch.autograd.grad(wanted, logits)
     assert loss.item() == pytest.approx(wanted.item(), rel=1e-6)
-    assert distance(found, slope) < 1e-6
+    assert distance(outputs, slope) < 1e-6
     right = (logits.argmax(1) == labels).sum().item()
     assert sums.tolist() == pytest.approx([1 + 1000 * wanted.item(), 1 + right, 1001], rel=1e-6)
 
@@ -226,15 +226,15 @@ def test_refills_leave_no_memory_behind(make_config, count):
     from isogon.lab.gpu import _lanes as lane_group
 
     configs = [make_config(data="fashion-mini", samples=100, epochs=1, seed=seed) for seed in range(count)]
-    taken: list[tuple[int, int]] = []
+    used: list[tuple[int, int]] = []
 
     def look(*_: object) -> None:
         free, total = torch.cuda.mem_get_info()
-        taken.append((total - free, resident_bytes()))
+        used.append((total - free, resident_bytes()))
 
     runs = lane_group.lanes(configs, device="cuda", at_once=2, report=look)
-    assert [run.status for run in runs] == ["finished"] * count == ["finished"] * len(taken)
-    for kind, bytes_each in zip(["GPU", "host"], zip(*taken, strict=True), strict=True):
+    assert [run.status for run in runs] == ["finished"] * count == ["finished"] * len(used)
+    for kind, bytes_each in zip(["GPU", "host"], zip(*used, strict=True), strict=True):
         parts = [max(bytes_each[part * count // 5 : (part + 1) * count // 5]) / 2**20 for part in range(5)]
         print(f"{kind}, MiB at most in each fifth of {count} refills:", [round(part) for part in parts])
         # A lane would leave at least a piece of 2 MiB on the GPU; on the host runs wait for the end, 18 KiB each.

@@ -126,7 +126,7 @@ def test_what_cannot_be_stacked_is_trained_in_turn(make_config):
 
 
 def test_why_a_step_is_not_recorded(make_config):
-    """The reason that a GPU's lanes give, told here of trainings on a CPU whose device is all that is changed."""
+    """The reason that a GPU's lanes give, tried here with trainings on a CPU of which only the device is changed."""
     reasons = {
         "only SGD is recorded, and this is AdamW": make_config(optimizer="adamw", lr=1e-3, weight_decay=0.1),
         "micro batches": make_config(micro_batch=25),
@@ -149,14 +149,14 @@ def test_lanes_that_gain_nothing_say_so(make_config, device):
         lanes(configs, device=device)
 
 
-def test_lanes_of_which_one_fails_go_on_one_by_one_and_say_why(make_config, tmp_path):
+def test_lanes_of_which_one_fails_train_one_by_one_and_report_why(make_config, tmp_path):
     """In a worker of the engine: the one with impossible data fails, the others end."""
     configs = tuple(make_config(epochs=1, seed=seed) for seed in range(2))
     impossible = make_config(epochs=1, seed=2, samples=5000, batch_size=2500)
-    heard = []
+    events = []
     with pytest.warns(UserWarning, match="Lanes train one by one, since one of them failed .*training samples"):
-        TrainingJob((*configs, impossible), str(tmp_path), "cpu", together=True).work(heard.append)
-    ends = {event.key: type(event) for event in heard if not isinstance(event, EpochEnded)}
+        TrainingJob((*configs, impossible), str(tmp_path), "cpu", together=True).work(events.append)
+    ends = {event.key: type(event) for event in events if not isinstance(event, EpochEnded)}
     assert ends == {configs[0].key: RunEnded, configs[1].key: RunEnded, impossible.key: RunFailed}
 
 

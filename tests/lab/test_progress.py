@@ -68,9 +68,9 @@ def tell(board):
     for passed in (1, 2, 3):
         for name in NAMES:
             board.epoch(name, passed, f"{20 * passed}.0 %")
-    board.ended(NAMES[1], "loss 0.3, test 61.0 %", best=(0.61, "61.0 %"))
-    board.ended(NAMES[0], "loss 0.4, test 60.0 %", best=(0.60, "60.0 %"))
-    board.ended(NAMES[9], "Traceback\n  somewhere\nValueError: [no] luck")
+    board.end(NAMES[1], "loss 0.3, test 61.0 %", best=(0.61, "61.0 %"))
+    board.end(NAMES[0], "loss 0.4, test 60.0 %", best=(0.60, "60.0 %"))
+    board.end(NAMES[9], "Traceback\n  somewhere\nValueError: [no] luck")
 
 
 def test_a_terminal_shows_all_that_is_asked_for(made_terminal):

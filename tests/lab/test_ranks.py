@@ -18,7 +18,7 @@ from isogon.lab.run._distributed import Ranks
 
 
 def by_hand(*command):
-    """Two processes with what `torchrun` tells them, less the seconds that it takes itself."""
+    """Two processes with the variables of `torchrun`, less the seconds that it takes itself."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -35,12 +35,12 @@ def by_hand(*command):
         for rank in range(2)
     ]
     try:
-        words = [rank.communicate(timeout=120) for rank in ranks]
+        outputs = [rank.communicate(timeout=120) for rank in ranks]
     finally:
         for rank in ranks:
             rank.kill()
-    assert [rank.returncode for rank in ranks] == [0, 0], words
-    return "".join(out for out, _ in words)
+    assert [rank.returncode for rank in ranks] == [0, 0], outputs
+    return "".join(out for out, _ in outputs)
 
 
 def by_torchrun(*command):
@@ -54,7 +54,7 @@ def by_torchrun(*command):
 
 @pytest.mark.parametrize("launched", [by_hand, pytest.param(by_torchrun, marks=pytest.mark.slow)])
 def test_two_ranks_are_one_process(make_config, tmp_path, launched):
-    """They go on from where one process was stopped, with half of every batch each, and end with its weights.
+    """They resume where one process was stopped, with half of every batch each, and end with its weights.
 
     Ghost batches of 10 make up both halves of a batch of 40. Running statistics are the ranks' mean, each of which has
     seen every other ghost batch: they are near those of one process, and so is the accuracy.
@@ -68,16 +68,16 @@ def test_two_ranks_are_one_process(make_config, tmp_path, launched):
     with pytest.raises(KeyboardInterrupt):
         train(config, tmp_path / "run", device="cpu", report=stop)
     (tmp_path / "config.json").write_text(json.dumps(config.to_dict()))
-    told = launched("-m", "isogon.lab", str(tmp_path / "config.json"), str(tmp_path / "run"))
+    output = launched("-m", "isogon.lab", str(tmp_path / "config.json"), str(tmp_path / "run"))
     together = Run.read(tmp_path / "run")
-    assert told == f"finished, test accuracy {together.accuracy:.4f}\n"  # once
+    assert output == f"finished, test accuracy {together.accuracy:.4f}\n"  # once
 
-    expected, found = (torch.load(run.folder / "weights.pt", weights_only=True) for run in (alone, together))
-    assert list(found) == list(expected)
+    expected, weights_together = (torch.load(run.folder / "weights.pt", weights_only=True) for run in (alone, together))
+    assert list(weights_together) == list(expected)
     weights = [name for name in expected if "running" not in name and "tracked" not in name]
     assert len(weights) > 6
     for name in weights:
-        torch.testing.assert_close(found[name], expected[name], rtol=0, atol=1e-12)
+        torch.testing.assert_close(weights_together[name], expected[name], rtol=0, atol=1e-12)
     pd.testing.assert_frame_equal(together.records, alone.records, rtol=1e-9, atol=1e-9)
     columns = ["epoch", "step", "train_loss", "train_accuracy"]
     pd.testing.assert_frame_equal(together.epochs[columns], alone.epochs[columns], rtol=1e-12)

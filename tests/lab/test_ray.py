@@ -41,9 +41,9 @@ from isogon.lab import (
 )
 from isogon.lab.engines._run_all import TrainingJob
 from isogon.lab.engines.ray import _session as ray_session
-from isogon.lab.engines.ray._pool import _after_a_death, _Attempt, _pass_on, work_through_on_ray
+from isogon.lab.engines.ray._pool import _Attempt, _handle_death, _pass_on, work_through_on_ray
 from isogon.lab.engines.ray._session import _connect, _owner, ray_kept, remove_leftover_clusters
-from isogon.lab.engines.ray._task import DriverContext, FileMade, work_and_tell
+from isogon.lab.engines.ray._task import DriverContext, FileMade, work_and_report
 
 pytest.importorskip("ray", reason="Ray is not installed")
 if not Path("/proc/self/stat").exists():
@@ -97,7 +97,7 @@ from isogon.lab import Config, RaySettings, run_all
 
 if __name__ == "__main__":
     settings = json.load(open(sys.argv[1]))
-    configs = [Config.from_dict(one) for one in settings.pop("configs")]
+    configs = [Config.from_dict(content) for content in settings.pop("configs")]
     ray = RaySettings(**settings.pop("ray"))
     for run in run_all(configs, "ray", **settings, device="cpu", progress=False, ray=ray):
         print(run.status)
@@ -138,8 +138,8 @@ def elsewhere() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
 
 
-def processes(found) -> list[int]:
-    """Those for whose fields in /proc/PID/stat, from the state on, and command line `found` is true."""
+def processes(accept) -> list[int]:
+    """Those for whose fields in /proc/PID/stat, from the state on, and command line `accept` is true."""
     pids = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -147,7 +147,7 @@ def processes(found) -> list[int]:
             command = (folder / "cmdline").read_bytes().decode(errors="replace")
         except (FileNotFoundError, ProcessLookupError):
             continue
-        if fields[0] != "Z" and found(fields, command):
+        if fields[0] != "Z" and accept(fields, command):
             pids.append(int(folder.name))
     return pids
 
@@ -232,7 +232,7 @@ def assert_same_as_alone(run: Run, folder: Path) -> None:
 
 
 class Listener:
-    """What `run_all` tells, and how often each run ended."""
+    """The events of `run_all`, and how often each run ended."""
 
     def __init__(self) -> None:
         self.events: list[TrainingEpoch | TrainingEnded] = []
@@ -253,43 +253,43 @@ class Listener:
 
 
 def test_whatever_dies_each_run_ends_once_as_on_local(cluster, make_config, tmp_path, nets, capfd):
-    """A node dies with a run on it, which goes on elsewhere; one config kills its workers, one fails, one is taken."""
+    """A node dies with a run on it, which resumes elsewhere; one config kills its workers, one fails, one is taken."""
     node = cluster.add_node(1)
     wait = tmp_path / "wait"
     wait.touch()
     good = [make_config(net=f"{nets}:waiting", monitor_every=0, seed=seed, epochs=4) for seed in (1, 2)]
     deadly, lacking = make_config(net=f"{nets}:deadly", monitor_every=0), make_config(data=f"npz:{tmp_path / 'no.npz'}")
     configs = [*good, deadly, lacking, make_config(seed=3)]
-    heard = Listener()
+    listener = Listener()
 
     def cut() -> None:
-        if wait.exists() and all(len(heard.epochs(one)) >= 2 for one in good):
+        if wait.exists() and all(len(listener.epochs(config)) >= 2 for config in good):
             cut_power(node)
             wait.unlink()
 
-    heard.then = cut
+    listener.then = cut
     runs = run_all(
         configs,
         "ray",
         tmp_path / "ray",
         device="cpu",
         progress=False,
-        news=heard,
+        news=listener,
         claim=lambda config: config.seed != 3,
         ray=RaySettings(retries=1),
     )
-    # Ray tells of dead workers on stdout, where others may expect an answer in JSON.
+    # Ray reports dead workers on stdout, where others may expect an answer in JSON.
     assert capfd.readouterr() == ("", "")
     assert not wait.exists(), "the node was not cut off"
     assert [run.config for run in runs] == configs[:-1]
     assert [run.status for run in runs] == ["finished", "finished", "failed", "failed"]
-    assert [heard.ends(config) for config in configs] == [["finished"], ["finished"], ["failed"], ["failed"], []]
+    assert [listener.ends(config) for config in configs] == [["finished"], ["finished"], ["failed"], ["failed"], []]
     assert runs[2].error.startswith("its worker on Ray ended 2 times, last with: The worker died unexpectedly")
     assert "no.npz does not exist" in runs[3].error
     run_all(good, "local", tmp_path / "local", workers=1, device="cpu", progress=False)
     for run in runs[:2]:
         # Each epoch once: what a node had done before it died is not done again.
-        assert heard.epochs(run.config) == [0, 1, 2, 3]
+        assert listener.epochs(run.config) == [0, 1, 2, 3]
         assert_same_as_alone(run, tmp_path / "local" / run.config.name)
 
 
@@ -310,23 +310,23 @@ def test_a_node_without_the_folder_sends_the_files(cluster, make_config, tmp_pat
             ["nsenter", "-t", str(node.pid), "-U", "-m", "ls", "-A", str(out)], capture_output=True, text=True
         )
         assert inside.stdout == "", "the node worked in the folder that stands for the driver's"
-        kept = Path(tempfile.gettempdir(), f"isogon-{mark}")
-        assert stat.S_IMODE(kept.stat().st_mode) == 0o700
-        assert list(kept.iterdir()) == []
-        kept.rmdir()
+        leftover = Path(tempfile.gettempdir(), f"isogon-{mark}")
+        assert stat.S_IMODE(leftover.stat().st_mode) == 0o700
+        assert list(leftover.iterdir()) == []
+        leftover.rmdir()
         assert_same_as_alone(run, tmp_path / "alone")
     finally:
         cut_power(node)
 
 
 def test_files_come_before_the_end_and_the_result_last(make_config, tmp_path, monkeypatch):
-    """What a worker tells that does not find the driver's mark; a second try goes on where the first was."""
+    """The events of a worker that does not find the driver's mark; a second try resumes where the first was."""
     node = tmp_path / "node"
     node.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(node))
     config = make_config(monitor_every=0)
     job = TrainingJob((config,), str(tmp_path / "unseen"), "cpu")
-    news = list(work_and_tell(pickle.dumps((job, "mark")), DriverContext(os.getcwd(), (), {})))
+    news = list(work_and_report(pickle.dumps((job, "mark")), DriverContext(os.getcwd(), (), {})))
     assert [type(event) for event in news if not isinstance(event, FileMade)] == [EpochEnded] * 3 + [RunEnded]
     files = [event.path for event in news if isinstance(event, FileMade)]
     assert files[-1] == f"{config.name}/result.json"
@@ -357,7 +357,7 @@ def test_a_job_has_one_thread_and_its_exception_ends_the_stream(tmp_path, monkey
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(2)
-        news = work_and_tell(pickle.dumps((CountingJob(str(tmp_path)), "mark")), DriverContext(os.getcwd(), (), {}))
+        news = work_and_report(pickle.dumps((CountingJob(str(tmp_path)), "mark")), DriverContext(os.getcwd(), (), {}))
         assert next(news) == EpochEnded("it", 1)
         with pytest.raises(ValueError, match="no luck"):
             next(news)
@@ -366,28 +366,28 @@ def test_a_job_has_one_thread_and_its_exception_ends_the_stream(tmp_path, monkey
 
 
 def test_what_another_driver_has_is_left_to_it(cluster, make_config, tmp_path):
-    job, heard = TrainingJob((make_config(epochs=1),), str(tmp_path), "cpu"), []
-    work_through_on_ray([job], heard=heard.append, claim=lambda job: False, settings=RaySettings())
-    assert heard == []
+    job, events = TrainingJob((make_config(epochs=1),), str(tmp_path), "cpu"), []
+    work_through_on_ray([job], heard=events.append, claim=lambda job: False, settings=RaySettings())
+    assert events == []
 
 
-def test_after_the_last_word_nothing_is_tried_again_or_heard_twice(tmp_path):
-    attempt, heard, waiting = _Attempt(CountingJob(str(tmp_path), ("one", "two")), tries=1), [], deque()
+def test_after_the_last_word_nothing_is_tried_again_or_reported_twice(tmp_path):
+    attempt, events, waiting = _Attempt(CountingJob(str(tmp_path), ("one", "two")), tries=1), [], deque()
 
-    hear = heard.append
+    hear = events.append
     _pass_on(attempt, RunEnded("one", 0.5), hear)
     _pass_on(attempt, EpochEnded("two", 0), hear)
-    _after_a_death(attempt, OSError("gone"), RaySettings(retries=1), waiting, hear)
+    _handle_death(attempt, OSError("gone"), RaySettings(retries=1), waiting, hear)
     assert list(waiting) == [attempt]
     _pass_on(attempt, RunEnded("one", 0.5), hear)  # by the second try, which finds it ended
-    assert heard == [RunEnded("one", 0.5), EpochEnded("two", 0)]
+    assert events == [RunEnded("one", 0.5), EpochEnded("two", 0)]
     attempt.tries = 2
-    _after_a_death(attempt, OSError("gone"), RaySettings(retries=1), waiting, hear)
-    assert heard[2:] == [RunFailed("two", "its worker on Ray ended 2 times, last with: gone")]
+    _handle_death(attempt, OSError("gone"), RaySettings(retries=1), waiting, hear)
+    assert events[2:] == [RunFailed("two", "its worker on Ray ended 2 times, last with: gone")]
     waiting.clear()
     done = _Attempt(CountingJob(str(tmp_path)), tries=1)
     _pass_on(done, RunEnded("it", 0.5), hear)
-    _after_a_death(done, OSError("gone"), RaySettings(), waiting, hear)
+    _handle_death(done, OSError("gone"), RaySettings(), waiting, hear)
     assert not waiting
 
 
@@ -411,12 +411,12 @@ def test_a_killed_driver_leaves_its_runs_to_the_next(cluster, make_config, tmp_p
     assert stat.S_IMODE((tmp_path / "token").stat().st_mode) == 0o600
     # At once: the worker of the dead driver has to let go of the folder.
     wait.unlink()
-    heard = Listener()
-    runs = run_all(configs, "ray", tmp_path / "runs", device="cpu", progress=False, news=heard)
+    listener = Listener()
+    runs = run_all(configs, "ray", tmp_path / "runs", device="cpu", progress=False, news=listener)
     assert [run.status for run in runs] == ["finished"] * 2
-    assert heard.epochs(configs[0])[0] >= 2
+    assert listener.epochs(configs[0])[0] >= 2
     for run in runs:
-        assert heard.ends(run.config) == ["finished"]
+        assert listener.ends(run.config) == ["finished"]
         assert_same_as_alone(run, tmp_path / "alone" / run.config.name)
 
 
@@ -478,7 +478,7 @@ def test_a_cluster_of_ours_is_closed_to_others(cluster):
     guess = asked_to_be_let_in(cluster.address, RAY_AUTH_MODE="token", RAY_AUTH_TOKEN="0" * 64)
     assert guess.startswith("refused")
     friend = asked_to_be_let_in(cluster.address, RAY_AUTH_MODE="token", RAY_AUTH_TOKEN=cluster.token)
-    assert friend.startswith("let in\n")  # behind it Ray may tell of nodes that other tests have ended
+    assert friend.startswith("let in\n")  # behind it Ray may report nodes that other tests have ended
 
     # Whatever Ray lets everybody read is in a folder that is closed to them, and the token is nowhere.
     (private,) = [place for place in cluster.temporary.iterdir() if place.name != "home"]
@@ -499,7 +499,8 @@ with ray_kept() as connect:
     ray = connect(RaySettings(address="local"))
     assert ray.get(ray.remote(lambda: 1).remote()) == 1
     processes = [psutil.Process(), *psutil.Process().children(recursive=True)]
-    ports = [port for one in processes for port in one.net_connections(kind="tcp") if port.status == psutil.CONN_LISTEN]
+    ports = [port for process in processes for port in process.net_connections(kind="tcp")]
+    ports = [port for port in ports if port.status == psutil.CONN_LISTEN]
     address = ray.get_runtime_context().gcs_address
     print(json.dumps({"address": address, "listening": sorted({port.laddr.ip for port in ports})}), flush=True)
     sys.stdin.readline()
@@ -513,12 +514,12 @@ def test_a_cluster_that_isogon_starts_listens_on_loopback_alone_and_wants_its_to
     environment = {**elsewhere(), **NICENESS, "TMPDIR": str(temporary)}
     driver = subprocess.Popen([sys.executable, "-c", LISTENING], env=environment, start_new_session=True, **pipes)
     try:
-        found = json.loads(driver.stdout.readline())
-        assert found["listening"]
-        assert {address.removeprefix("::ffff:") for address in found["listening"]} <= {"127.0.0.1", "::1"}
-        assert found["address"].startswith("127.0.0.1:")
+        answer = json.loads(driver.stdout.readline())
+        assert answer["listening"]
+        assert {address.removeprefix("::ffff:") for address in answer["listening"]} <= {"127.0.0.1", "::1"}
+        assert answer["address"].startswith("127.0.0.1:")
         # A client on this machine reaches it, and is refused for want of the token.
-        stranger = asked_to_be_let_in(found["address"], RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER="0")
+        stranger = asked_to_be_let_in(answer["address"], RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER="0")
         assert stranger.startswith("refused")
         assert "InvalidAuthToken" in stranger
         driver.communicate("done\n", timeout=60)
@@ -538,13 +539,13 @@ def test_the_death_of_the_drivers_node_costs_no_try(make_config, tmp_path, nets)
     with (tmp_path / "out").open("w") as out, (tmp_path / "err").open("w") as err:
         driver = subprocess.Popen(command, env=environment, start_new_session=True, stdout=out, stderr=err)
     try:
-        wait_for(lambda: any((tmp_path / "runs" / one.name / "checkpoint.pt").exists() for one in configs))
+        wait_for(lambda: any((tmp_path / "runs" / config.name / "checkpoint.pt").exists() for config in configs))
         (raylet,) = processes(lambda fields, command: int(fields[3]) == driver.pid and "raylet/raylet" in command)
         os.kill(raylet, signal.SIGKILL)
         assert driver.wait(timeout=120) == 1
-        said = (tmp_path / "err").read_text()
-        assert "ClusterLostError: The Ray cluster is lost (the node that this program runs on has died)" in said
-        assert "the same command resumes" in said
+        errors = (tmp_path / "err").read_text()
+        assert "ClusterLostError: The Ray cluster is lost (the node that this program runs on has died)" in errors
+        assert "the same command resumes" in errors
         assert (tmp_path / "out").read_text() == "", "no run has ended, none has failed"
         assert not list((tmp_path / "runs").glob("*/error.txt"))
         (tmp_path / "wait").unlink()
@@ -645,11 +646,11 @@ def test_a_cluster_of_our_own_dies_with_its_driver(make_config, tmp_path, nets):
     driver = subprocess.Popen(command, env={**elsewhere(), "TMPDIR": temporary}, start_new_session=True)
     try:
         wait_for(lambda: (tmp_path / "runs" / config.name / "checkpoint.pt").exists())
-        (worker,) = processes(lambda fields, command: int(fields[3]) == driver.pid and "work_and_tell" in command)
+        (worker,) = processes(lambda fields, command: int(fields[3]) == driver.pid and "work_and_report" in command)
         driver.kill()
         driver.wait()
         wait_for(lambda: worker not in of_session(driver), seconds=10)
-        # Ray's agents first try for a minute to tell of the death.
+        # Ray's agents first try for a minute to report the death.
         wait_for(lambda: not of_session(driver), seconds=150)
     finally:
         cut_power(driver)

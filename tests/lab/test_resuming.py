@@ -75,8 +75,8 @@ for death in [*settings["deaths"], ["none"]]:
         os.kill(pid, signal.SIGKILL)
     status = os.waitpid(pid, 0)[1]
     os.close(speak)
-    said = os.read(listen, 10_000).decode()
-    print(json.dumps({"death": death, "status": os.waitstatus_to_exitcode(status), "said": said}))
+    message = os.read(listen, 10_000).decode()
+    print(json.dumps({"death": death, "status": os.waitstatus_to_exitcode(status), "said": message}))
 """
 
 
@@ -219,9 +219,9 @@ def test_a_run_whose_table_of_epochs_is_gone_starts_again(stopped, tmp_path):
     assert_starts_again(config, folder, tmp_path, "the table of epochs, which is not complete. The run starts again")
 
 
-def assert_starts_again(config, folder, tmp_path, words):
+def assert_starts_again(config, folder, tmp_path, message):
     seen = []
-    with pytest.warns(UserWarning, match=words):
+    with pytest.warns(UserWarning, match=message):
         run = train(config, folder, device="cpu", report=seen.append)
     assert [row["epoch"] for row in seen] == [0, 1, 2]
     alone = train(config, tmp_path / "alone", device="cpu")
@@ -265,7 +265,7 @@ def test_the_folder_and_data_of_another_run_are_refused(stopped, make_config, tm
     (folder / "config.json").unlink()
     state = torch.load(folder / "checkpoint.pt", weights_only=True)
     torch.save({**state, "data": "another"}, folder / "checkpoint.pt")
-    with pytest.raises(ArgumentError, match="data must be that with which the run began, got 'digits'"):
+    with pytest.raises(ArgumentError, match="data must be that with which the run started, got 'digits'"):
         train(config, folder, device="cpu")
     (tmp_path / "file").write_text("")
     with pytest.raises(ArgumentError, match="out must be a folder we can make"):
@@ -308,12 +308,12 @@ def test_ctrl_c_at_the_command_line(make_config, tmp_path, monkeypatch):
         with pytest.raises(IsogonError, match="Another process trains in"):
             train(config, tmp_path / "run", device="cpu")
         process.send_signal(signal.SIGINT)
-        output, words = process.communicate(timeout=60)
+        output, message = process.communicate(timeout=60)
     finally:
         process.kill()
     assert process.returncode == 130
     assert output == ""
-    assert words == f"Stopped; the same command resumes from the last checkpoint in {tmp_path / 'run'}.\n"
+    assert message == f"Stopped; the same command resumes from the last checkpoint in {tmp_path / 'run'}.\n"
     epochs = []
 
     def stop(row):

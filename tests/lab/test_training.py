@@ -1,4 +1,4 @@
-"""`train`: the same weights as a plain loop, and what a run says of itself."""
+"""`train`: the same weights as a plain loop, and what a run reports about itself."""
 
 from __future__ import annotations
 
@@ -129,8 +129,8 @@ def test_micro_batches_are_ghost_batches(make_config, tmp_path):
     assert max((other[name] - whole[name]).abs().max() for name in names) > 1e-3
 
 
-def angle(one, other):
-    cosine = torch.nn.functional.cosine_similarity(one.flatten(), other.flatten(), dim=0)
+def angle(first, second):
+    cosine = torch.nn.functional.cosine_similarity(first.flatten(), second.flatten(), dim=0)
     return math.acos(min(1.0, cosine.item()))
 
 
@@ -258,11 +258,11 @@ def test_dropout_is_the_same_after_a_stop(own_net, tmp_path, dropping):
             raise KeyboardInterrupt
 
     # The interrupt is kept, as a notebook keeps it, with all that its frames hold.
-    with pytest.raises(KeyboardInterrupt) as kept:
+    with pytest.raises(KeyboardInterrupt) as saved:
         train(config, tmp_path / "parts", device="cpu", report=stop)
     torch.manual_seed(11)
     _, parts = trained(config, tmp_path / "parts")
-    del kept
+    del saved
     assert all(torch.equal(whole[name], parts[name]) for name in whole)
 
 
@@ -321,16 +321,16 @@ def test_evaluation_takes_any_number_of_images():
 
 
 def test_epochs_that_are_not_tested(make_config, tmp_path):
-    every, some, last = (
+    every, half, last = (
         train(make_config(epochs=5, test_every=count), tmp_path / str(count), device="cpu", progress=False)
         for count in (1, 2, 0)
     )
-    np.testing.assert_array_equal(some.epochs.test_accuracy.notna(), [False, True, False, True, True])
+    np.testing.assert_array_equal(half.epochs.test_accuracy.notna(), [False, True, False, True, True])
     np.testing.assert_array_equal(last.epochs.test_accuracy.notna(), [False, False, False, False, True])
-    tested = some.epochs.test_accuracy.notna()
-    pd.testing.assert_frame_equal(some.epochs[tested].iloc[:, :-1], every.epochs[tested].iloc[:, :-1])
-    assert some.accuracy == last.accuracy == every.accuracy
-    assert some.best_accuracy == every.epochs.test_accuracy[tested].max()
+    tested = half.epochs.test_accuracy.notna()
+    pd.testing.assert_frame_equal(half.epochs[tested].iloc[:, :-1], every.epochs[tested].iloc[:, :-1])
+    assert half.accuracy == last.accuracy == every.accuracy
+    assert half.best_accuracy == every.epochs.test_accuracy[tested].max()
 
 
 def test_checkpoints_no_sooner_than_some_seconds_keep_records_whole(make_config, tmp_path):
@@ -382,8 +382,8 @@ def test_snapshots_are_the_weights_on_the_way(make_config, tmp_path):
     _, short = trained(make_config(epochs=3, schedule="constant"), tmp_path / "short")
     assert list(run.snapshots) == [3, 6]
     for epoch, weights in ((3, short), (6, torch.load(tmp_path / "whole" / "weights.pt", weights_only=True))):
-        kept = torch.load(run.snapshots[epoch], weights_only=True)
-        assert all(torch.equal(kept[name], value) for name, value in weights.items())
+        saved = torch.load(run.snapshots[epoch], weights_only=True)
+        assert all(torch.equal(saved[name], value) for name, value in weights.items())
     with pytest.raises(IsogonError, match="no snapshots"):
         _ = train(make_config(epochs=1), device="cpu").snapshots
 

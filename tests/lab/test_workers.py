@@ -1,4 +1,4 @@
-"""Workers that wait for the next jobs instead of being started anew."""
+"""Workers that wait for the next jobs instead of being started again."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ def process_of(tmp_path, monkeypatch):
     recipe = {"lr": 0.1, "weight_decay": 0.1, "batch_size": 10, "samples": 100}
 
     def call(key):
-        heard = []
+        events = []
         task = TaskTable(objective="objective_of_workers:number", metric="number", direction="maximize")
         job = ObjectiveJob(task.objective, task, key, recipe, 0, str(tmp_path), "cpu")
-        work_through([job], workers=1, heard=heard.append)
-        (event,) = heard
+        work_through([job], workers=1, heard=events.append)
+        (event,) = events
         assert isinstance(event, RunEnded)
         return int(event.result["value"])
 
@@ -90,7 +90,7 @@ class Blocked:
 
 
 def test_no_interrupt_reaches_a_worker_not_even_the_first():
-    heard = []
-    work_through([Blocked(), Blocked()], workers=2, heard=heard.append)
-    assert [event.report for event in heard] == [[signal.SIGINT]] * 2
+    events = []
+    work_through([Blocked(), Blocked()], workers=2, heard=events.append)
+    assert [event.report for event in events] == [[signal.SIGINT]] * 2
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, []), "and none is lost here"

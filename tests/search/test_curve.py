@@ -109,7 +109,7 @@ def test_skew_curve_without_noise():
 
 
 def test_losses_are_those_of_the_cells_even_off_the_fit():
-    """A tent is no parabola, but symmetric: its top is found, and the cells at F*/2 and 2F* tell the losses."""
+    """A tent is no parabola, but symmetric: its top is found, and the cells at F*/2 and 2F* give the losses."""
     curve = fit_curve(points(lambda d: 90 - abs(d), 0.0, seeds=1), noise=0.3)
     assert octaves(curve) == pytest.approx(0, abs=1e-6)
     assert curve.losses == pytest.approx((curve.height - 89,) * 2)
@@ -187,9 +187,9 @@ def test_a_wild_cell_does_not_win_by_luck():
 def test_a_cell_with_one_surviving_seed_weighs_less():
     """The same error of a mean pulls the top less where fewer seeds stand behind it."""
     plain = points(parabola, 0, noise=0.3, seeds=8)
-    one = [(factor, s, (90.3 if s == 0 else math.nan) if factor == GRID[4] else a) for factor, s, a in plain]
+    single = [(factor, s, (90.3 if s == 0 else math.nan) if factor == GRID[4] else a) for factor, s, a in plain]
     all_eight = [(factor, s, 90.3 if factor == GRID[4] else a) for factor, s, a in plain]
-    assert octaves(fit_curve(one)) < octaves(fit_curve(all_eight)) - 0.05
+    assert octaves(fit_curve(single)) < octaves(fit_curve(all_eight)) - 0.05
 
 
 @pytest.mark.parametrize("seeds", [2, 3, 5])
@@ -274,7 +274,7 @@ def test_the_order_of_runs_does_not_matter_and_the_seed_does():
 
 
 @pytest.mark.parametrize(
-    ("runs", "said"),
+    ("runs", "message"),
     [
         ([], "three tuning factors or more, got '0 of 0'"),
         ([(0.1, 0, 90.0), (0.2, 0, 91.0), (0.4, 0, math.nan)], "three tuning factors or more, got '2 of 3'"),
@@ -285,8 +285,8 @@ def test_the_order_of_runs_does_not_matter_and_the_seed_does():
         ([(0.1, 0, 90.0), (0.1, 0, 91.0)], "one for each tuning factor and seed"),
     ],
 )
-def test_bad_points_are_refused_in_one_sentence(runs, said):
-    with pytest.raises(ArgumentError, match=said) as caught:
+def test_bad_points_are_refused_in_one_sentence(runs, message):
+    with pytest.raises(ArgumentError, match=message) as caught:
         fit_curve(runs)
     assert str(caught.value).count(". ") == 0
 

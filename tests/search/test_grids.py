@@ -9,7 +9,7 @@ import pytest
 
 from isogon.errors import ArgumentError
 from isogon.search.fit._curve import fit_curve
-from isogon.search.fit._grids import LIMITS, default_grid, extension, refined
+from isogon.search.fit._grids import LIMITS, default_grid, extension, refine
 
 
 def curve_with_top(top, grid=None):
@@ -23,14 +23,14 @@ def test_the_usual_grid():
     assert default_grid(0.25, size=3) == (0.125, 0.25, 0.5)
 
 
-def test_refined_is_the_three_cells_round_the_top():
+def test_refine_gives_the_three_cells_round_the_top():
     grid = default_grid(0.25)
-    assert refined(curve_with_top(0.3, grid)) == (0.125, 0.25, 0.5)
-    assert refined(curve_with_top(0.45, grid)) == (0.25, 0.5, 1.0)
+    assert refine(curve_with_top(0.3, grid)) == (0.125, 0.25, 0.5)
+    assert refine(curve_with_top(0.45, grid)) == (0.25, 0.5, 1.0)
     # At the edge the third cell is a new one, and a grid of √2 steps stays one.
-    assert refined(curve_with_top(9.0, grid)) == (1.0, 2.0, 4.0)
+    assert refine(curve_with_top(9.0, grid)) == (1.0, 2.0, 4.0)
     fine = tuple(0.25 * 2 ** (i / 2) for i in range(-3, 4))
-    assert refined(curve_with_top(0.25, fine)) == pytest.approx((0.25 / 2**0.5, 0.25, 0.25 * 2**0.5))
+    assert refine(curve_with_top(0.25, fine)) == pytest.approx((0.25 / 2**0.5, 0.25, 0.25 * 2**0.5))
 
 
 def test_a_grid_grows_only_at_an_edge():

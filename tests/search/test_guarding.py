@@ -177,7 +177,7 @@ def test_networks_and_data_are_tried_before_the_first_trial(make, tmp_path, chan
     with pytest.raises(IsogonError, match=complaint) as refusal:
         run(make(**{**LAB, **change}), tmp_path / "out", progress=False)
     assert "\n" not in str(refusal.value)
-    assert not (tmp_path / "out").exists(), "nothing was begun"
+    assert not (tmp_path / "out").exists(), "nothing was started"
 
 
 @pytest.mark.parametrize("net", ["mine.py:/abs/path", "mine.py:../../up", "a:b\nc", "x:.."])
@@ -252,7 +252,7 @@ def test_a_folder_removed_while_others_train_costs_no_result(tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         runs = run_all(configs, out=tmp_path, workers=1, progress=False, news=news)
-    assert [one.status for one in runs] == ["finished", "finished"]
+    assert [run.status for run in runs] == ["finished", "finished"]
     assert not removed[0].exists()
 
 

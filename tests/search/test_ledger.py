@@ -35,19 +35,19 @@ def test_a_trial_goes_from_planned_to_ended(url):
     ledger.end(rows[1], "diverged", None, images=300, seconds=1.0)
     ledger.claim(rows[2])
     ledger.end(rows[2], "failed", None, images=0, seconds=0.0, error="Traceback\nValueError: no")
-    found = other.rows()
-    assert [(row.status, row.score, row.images) for row in found] == [
+    stored = other.rows()
+    assert [(row.status, row.score, row.images) for row in stored] == [
         ("finished", 0.9, 500),
         ("diverged", None, 300),
         ("failed", None, 0),
         ("waiting", None, 0),
     ]
-    assert found[2].error == "Traceback\nValueError: no"
-    assert [row.number for row in found if other.is_open(row)] == [3]
+    assert stored[2].error == "Traceback\nValueError: no"
+    assert [row.number for row in stored if other.is_open(row)] == [3]
     ledger.end(rows[0], "finished", 0.1, images=1, seconds=1)
     ledger.report(rows[0], 5, 0.2)
     assert not ledger.claim(rows[0])
-    assert other.rows() == found, "what has ended stays as it is"
+    assert other.rows() == stored, "what has ended stays as it is"
 
 
 def test_what_is_under_way_in_a_file_of_our_own_is_ours(url):
@@ -89,7 +89,7 @@ def test_a_cell_planned_twice_counts_once(url):
     ledger = Ledger(url, "one", "key")
     ledger.plan(CELLS)
     for cell in CELLS:
-        ledger._write_down(cell)
+        ledger._add(cell)
     assert [row.number for row in ledger.rows()] == [0, 1, 2]
 
 

@@ -128,10 +128,10 @@ class Server:
 
 def _program(name: str) -> str:
     places = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"), key=lambda path: float(path.parts[4]))
-    found = shutil.which(name) or (str(places[-1]) if places else None)
-    if found is None:
+    path = shutil.which(name) or (str(places[-1]) if places else None)
+    if path is None:
         pytest.skip(f"no PostgreSQL server here: {name} was not found")
-    return found
+    return path
 
 
 @pytest.fixture(scope="module")
@@ -198,9 +198,9 @@ def calls(folder: Path) -> list[str]:
 
 def answer(folder: Path) -> dict[str, object]:
     """The outcome, less how long it took."""
-    found = json.loads((folder / "outcome.json").read_text())
-    del found["seconds"]
-    return found
+    outcome = json.loads((folder / "outcome.json").read_text())
+    del outcome["seconds"]
+    return outcome
 
 
 def alone(tmp_path: Path) -> dict[str, object]:
@@ -242,16 +242,16 @@ def test_trials_of_a_killed_driver_are_taken_over(tmp_path, url, quick, no_worke
     victim.kill()
     victim.communicate()
     (tmp_path / "hold").unlink()
-    told: list[str] = []
-    run(Study.made(tables(url, fractions=["1/16"])), tmp_path / "heir", progress=False, tell=told.append)
+    messages: list[str] = []
+    run(Study.made(tables(url, fractions=["1/16"])), tmp_path / "heir", progress=False, tell=messages.append)
     rows = assert_each_cell_ended_once(tmp_path / "heir", 2 * 7)
     assert len({row.driver for row in rows}) == 2
-    assert "waiting for 1 trial of other drivers" in told
+    assert "waiting for 1 trial of other drivers" in messages
     with psycopg.connect(url) as connection:
         states = "SELECT state, count(*) FROM trials GROUP BY state"
         assert dict(connection.execute(states).fetchall()) == {"COMPLETE": 14, "FAIL": 1}
-        taken = "SELECT value_json FROM trial_user_attributes WHERE key = 'taken_over'"
-        assert len(connection.execute(taken).fetchall()) == 1
+        query = "SELECT value_json FROM trial_user_attributes WHERE key = 'taken_over'"
+        assert len(connection.execute(query).fetchall()) == 1
     # Where the victim was, the same command finds everything done.
     assert run(Study.made(tables(url, fractions=["1/16"])), tmp_path / "victim", progress=False).rows == rows
 
@@ -278,16 +278,16 @@ def test_a_driver_that_sleeps_within_a_transaction_does_not_keep_its_rows(url, q
     asleep.plan(CELLS[:1])
     assert asleep.claim(asleep.rows()[0])
     asleep._heart.stop()
-    taken: list[int] = []
+    closed: list[int] = []
     with asleep._rdb.engine.connect() as connection:
         connection.execute(sqlalchemy.text("SELECT * FROM trials FOR UPDATE"))
         time.sleep(2.2)  # a trial counts as left behind
 
-        other = threading.Thread(target=lambda: taken.append(awake.take_over()), daemon=True)
+        other = threading.Thread(target=lambda: closed.append(awake.take_over()), daemon=True)
         other.start()
         other.join(timeout=30)
-        assert taken == [1]
-        # What the sleeper had begun is gone, which asking again mends.
+        assert closed == [1]
+        # What the sleeper had started is gone, which asking again mends.
         with pytest.raises(exc.DBAPIError, match="idle-in-transaction") as caught:
             connection.execute(sqlalchemy.text("SELECT 1"))
     assert storage._diagnosis(caught.value)[1]
@@ -303,14 +303,14 @@ def test_options_of_the_address_stand_beside_ours(url):
 
 
 def test_a_server_that_goes_away_costs_nothing(tmp_path, server, url, no_workers, monkeypatch):
-    """Back within the patience it is waited for; away for longer it ends the call with a sentence, which can go on."""
+    """Back within the patience it is waited for; away for longer it ends the call with a sentence, which can resume."""
     study = Study.made(tables(url, fractions=["1/16"]))
-    told: list[str] = []
+    messages: list[str] = []
 
     def first_for_a_moment_then_for_long() -> None:
         wait_for(lambda: len(calls(tmp_path)) >= 2)
         server.stop()
-        wait_for(lambda: any("does not answer" in words for words in told))
+        wait_for(lambda: any("does not answer" in message for message in messages))
         server.start()
         monkeypatch.setattr(storage, "PATIENCE", 0.5)  # of whatever is asked from now on
         before = len(calls(tmp_path))
@@ -321,18 +321,18 @@ def test_a_server_that_goes_away_costs_nothing(tmp_path, server, url, no_workers
     away.start()
     try:
         for _ in ("in the middle", "at the start"):
-            with pytest.raises(storage.StorageError, match=r"does not answer .* same command goes on") as caught:
-                run(study, tmp_path / "out", progress=False, tell=told.append)
+            with pytest.raises(storage.StorageError, match=r"does not answer .* same command resumes") as caught:
+                run(study, tmp_path / "out", progress=False, tell=messages.append)
             away.join()
             assert server.password not in str(caught.value)
     finally:
         away.join()
         server.start()
     before = len(calls(tmp_path))
-    outcome = run(study, tmp_path / "out", progress=False, tell=told.append)
+    outcome = run(study, tmp_path / "out", progress=False, tell=messages.append)
     # Without waiting until its trials look abandoned: they are of this folder.
-    assert not any("of other drivers" in words for words in told)
-    assert not any(server.password in words for words in told)
+    assert not any("of other drivers" in message for message in messages)
+    assert not any(server.password in message for message in messages)
     assert 4 <= before < len(calls(tmp_path)) == 2 * 7
     assert_each_cell_ended_once(tmp_path / "out", 2 * 7)
     assert outcome.lost["failed"] == 0
@@ -378,7 +378,7 @@ def test_a_claim_during_which_the_storage_goes_away_is_still_ours(url, quick, mo
 
 
 def test_two_ledgers_never_disagree(url, quick):
-    """Plan, claim, retry, take over: each happens once, whoever is asked at the same moment."""
+    """Plan, claim, retry, take over: each happens once, however many drivers ask at the same moment."""
     ledgers = [Ledger(url, "one", "key", driver=name) for name in ("a", "b")]
     first, second = ledgers
     at_once(lambda ledger: ledger.plan(CELLS), ledgers)
@@ -407,7 +407,7 @@ def test_two_ledgers_never_disagree(url, quick):
     assert [(row.planned.seed, row.status) for row in first.rows()] == [(0, "finished"), (1, "waiting"), (2, "waiting")]
     again = first.rows()[-1]
     assert again.number == 4
-    # Its first driver comes back with a result: nobody hears of it.
+    # Its first driver comes back with a result: it is ignored.
     owner[2].report(rows[2], 1, 0.7)
     owner[2].end(rows[2], "finished", 0.9, images=1, seconds=1)
     assert first.rows()[-1] == again
@@ -418,18 +418,18 @@ def test_two_ledgers_never_disagree(url, quick):
 
 def at_once(act, ledgers):
     """What `act` returns for each of them, asked from threads that start together."""
-    together, found = threading.Barrier(len(ledgers)), {}
+    together, results = threading.Barrier(len(ledgers)), {}
 
-    def one(place, ledger):
+    def call(place, ledger):
         together.wait()
-        found[place] = act(ledger)
+        results[place] = act(ledger)
 
-    threads = [threading.Thread(target=one, args=pair) for pair in enumerate(ledgers)]
+    threads = [threading.Thread(target=call, args=pair) for pair in enumerate(ledgers)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    return [found[place] for place in range(len(ledgers))]
+    return [results[place] for place in range(len(ledgers))]
 
 
 def test_signs_of_life_keep_a_trial(url, quick, monkeypatch):
@@ -445,7 +445,7 @@ def test_signs_of_life_keep_a_trial(url, quick, monkeypatch):
     other.close()
 
 
-def test_to_begin_anew_is_refused_while_another_driver_trains(tmp_path, url, quick, no_workers):
+def test_a_fresh_start_is_refused_while_another_driver_trains(tmp_path, url, quick, no_workers):
     study = Study.made(tables(url, fractions=["1/16"], grid=[0.05, 0.1, 0.2], seeds=1))
     other = Ledger(url, "shared", study.key, driver="other")
     other.plan(CELLS[:1])
@@ -463,20 +463,20 @@ def test_to_begin_anew_is_refused_while_another_driver_trains(tmp_path, url, qui
 
 
 def test_bad_addresses_are_refused_at_once_and_without_the_password(server, url):
-    told: list[str] = []
+    messages: list[str] = []
     wrong = url.replace(server.password, "WRONG-secret")
     absent = server.address("nowhere")
     broken = f"postgresql://me:{server.password}@host:port:7/db"
-    for address, words in (
+    for address, message in (
         (wrong, "authentication failed"),
         (absent, "does not exist"),
         (broken, "no address of a database"),
     ):
-        with pytest.raises(storage.StorageError, match=words) as caught:
-            Ledger(address, "one", "key", tell=told.append)
+        with pytest.raises(storage.StorageError, match=message) as caught:
+            Ledger(address, "one", "key", tell=messages.append)
         assert server.password not in str(caught.value)
         assert "WRONG-secret" not in str(caught.value)
-    assert not told, "none was asked again"
+    assert not messages, "none was asked again"
     with pytest.raises(IsogonError, match="sqlite or the address of a PostgreSQL database, got 'mysql://me:"):
         run(Study.made(tables("mysql://me:secret@host/db")), "out")
 

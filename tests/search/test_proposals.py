@@ -12,7 +12,7 @@ import pytest
 from isogon.errors import ArgumentError, IsogonError
 from isogon.search import Study, run
 from isogon.search.fit._curve import fit_curve
-from isogon.search.fit._grids import extension, refined, rounded
+from isogon.search.fit._grids import extension, refine, round_factor
 from isogon.search.study import Sampler
 from isogon.search.trials._ledger import Ledger
 from isogon.search.trials._proposals import SAMPLERS, TriedFactor, propose
@@ -36,7 +36,7 @@ def history(sampler, count, top=0.1, **options):
 def test_a_proposal_follows_from_the_past_alone(sampler):
     past = history(sampler, 6)
     assert past == history(sampler, 6)
-    assert all(LIMITS[0] <= one.tuning_factor <= LIMITS[1] for one in past)
+    assert all(LIMITS[0] <= trial.tuning_factor <= LIMITS[1] for trial in past)
     following = propose(sampler, past, LIMITS)
     assert propose(sampler, [*past, TriedFactor(following, None)], LIMITS) != following, (
         "a lost cell is not tried again"
@@ -46,7 +46,7 @@ def test_a_proposal_follows_from_the_past_alone(sampler):
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_no_proposal_repeats_another(sampler):
     """The same seeds at nearly the same tuning factor would say nothing new."""
-    octaves = np.sort([math.log2(one.tuning_factor) for one in history(sampler, 14)])
+    octaves = np.sort([math.log2(trial.tuning_factor) for trial in history(sampler, 14)])
     assert np.diff(octaves).min() > 0.03
 
 
@@ -56,7 +56,7 @@ def test_a_model_looks_where_the_top_is(sampler, seeds):
 
     def distance(name):
         tries = [(top, history(name, 7, top, seed=100 * seed)) for top in (0.015, 0.4) for seed in range(seeds)]
-        return np.mean([abs(math.log2(one.tuning_factor / top)) for top, tried in tries for one in tried[3:]])
+        return np.mean([abs(math.log2(trial.tuning_factor / top)) for top, tried in tries for trial in tried[3:]])
 
     assert distance(sampler) < 0.8 * distance("random")
 
@@ -96,15 +96,15 @@ def test_a_crowd_of_cells_is_not_taken_for_the_whole_curve():
         errors.append(math.log2(curve.tuning_factor / 0.1) - 0.3)
         held.append(curve.interval[0] < 0.1 * 2**0.3 < curve.interval[1])
         # The next fraction gets cells a step apart, whatever the distance of these.
-        assert np.diff(np.log2(refined(curve))) == pytest.approx([1, 1])
+        assert np.diff(np.log2(refine(curve))) == pytest.approx([1, 1])
     assert np.sqrt(np.mean(np.square(errors))) < 0.12
     assert np.mean(held) > 0.7
 
 
 def test_a_top_with_no_cell_beside_it_is_tried_itself_at_the_next_fraction():
     points = [(0.1 * 2**x, 0, 0.9 - 0.02 * x**2) for x in (-3, -2, -1, 1, 2, 3)]
-    assert refined(fit_curve(points, step=1.0)) == pytest.approx((0.05, 0.1, 0.2), rel=6e-3)
-    assert rounded(0.1) == refined(fit_curve(points, step=1.0))[1]
+    assert refine(fit_curve(points, step=1.0)) == pytest.approx((0.05, 0.1, 0.2), rel=6e-3)
+    assert round_factor(0.1) == refine(fit_curve(points, step=1.0))[1]
 
 
 def test_a_top_is_not_sought_far_beyond_cells_that_crowd():
@@ -157,12 +157,12 @@ def objectives(tmp_path, monkeypatch):
 
 def test_a_search_by_a_sampler_finds_the_top_stopped_or_not(objectives, no_workers):
     study = Study.made(tables("tpe", trials=5))
-    told: list[str] = []
-    outcome = run(study, objectives / "whole", tell=told.append)
+    messages: list[str] = []
+    outcome = run(study, objectives / "whole", tell=messages.append)
     assert outcome.tuning_factor == pytest.approx(0.1, rel=0.3)
     first = {row.planned.tuning_factor for row in outcome.rows if row.planned.fraction == 1 / 16}
     assert len(first) == 5
-    assert sum("by tpe" in sentence for sentence in told) == 5
+    assert sum("by tpe" in sentence for sentence in messages) == 5
     assert outcome.cost.full_grid_images == 5 * 2 * 1600 * 5
     assert np.diff(np.log2(outcome.curve[200].grid)) == pytest.approx([1, 1])
 

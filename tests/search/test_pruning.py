@@ -29,9 +29,9 @@ def judge(pruner, rows, reports=None):
     return Judge(pruner, epochs=EPOCHS, rows=rows, reports=reports or {})
 
 
-def stopped(one, chosen, folder, epoch, value):
+def stopped(judging, chosen, folder, epoch, value):
     place = folder / f"{chosen.number}"
-    one.heard(chosen, epoch, value, place)
+    judging.report(chosen, epoch, value, place)
     return (place / "stop").exists()
 
 
@@ -40,43 +40,43 @@ GOOD = {epoch: 0.5 + 0.05 * epoch for epoch in range(EPOCHS)}
 
 @pytest.mark.parametrize("known", ["before", "meanwhile"])
 def test_the_median_of_those_that_finished_decides(tmp_path, known):
-    """Whether they had ended when the search went on, or end while it runs."""
+    """Whether they had ended when the search resumed, or end while it runs."""
     finished = [row(number, status="finished", accuracy=0.9) for number in range(5)]
     if known == "before":
-        one = judge("median", [*finished, row(5), row(6)], {done.number: GOOD for done in finished})
+        judging = judge("median", [*finished, row(5), row(6)], {done.number: GOOD for done in finished})
     else:
-        one = judge("median", [*(row(number) for number in range(7))])
+        judging = judge("median", [*(row(number) for number in range(7))])
         for done in finished:
             for epoch, value in GOOD.items():
-                assert not stopped(one, done, tmp_path, epoch, value)
-            one.ended(done, "finished", 0.9)
-    assert not stopped(one, row(5), tmp_path, 0, 0.51)
-    assert stopped(one, row(6), tmp_path, 0, 0.4)
+                assert not stopped(judging, done, tmp_path, epoch, value)
+            judging.end(done, "finished", 0.9)
+    assert not stopped(judging, row(5), tmp_path, 0, 0.51)
+    assert stopped(judging, row(6), tmp_path, 0, 0.4)
 
 
 def test_a_trial_is_compared_with_its_equals_alone(tmp_path):
     """A smaller data size, or verification, is no measure; NaN is for divergence to deal with."""
     finished = [row(number, samples=200, status="finished", accuracy=0.9) for number in range(5)]
     rows = [*finished, row(5, samples=100), row(6, samples=200), row(7, samples=200, purpose="verify")]
-    one = judge("median", rows, {done.number: GOOD for done in finished})
-    assert not stopped(one, rows[5], tmp_path, 0, 0.1)
-    assert not stopped(one, rows[7], tmp_path, 0, 0.1)
-    assert not stopped(one, rows[6], tmp_path, 0, float("nan"))
-    assert stopped(one, rows[6], tmp_path, 0, 0.1)
+    judging = judge("median", rows, {done.number: GOOD for done in finished})
+    assert not stopped(judging, rows[5], tmp_path, 0, 0.1)
+    assert not stopped(judging, rows[7], tmp_path, 0, 0.1)
+    assert not stopped(judging, rows[6], tmp_path, 0, float("nan"))
+    assert stopped(judging, rows[6], tmp_path, 0, 0.1)
     none = judge("none", rows, {done.number: GOOD for done in finished})
     assert not stopped(none, row(6, samples=200), tmp_path / "none", 0, 0.0)
 
 
 def test_hyperband_keeps_the_best_of_each_bracket(tmp_path):
-    """The worse a trial, the more surely it is stopped; what is told before and what is told meanwhile is the same."""
+    """The worse a trial, the more surely it is stopped; reports before and reports meanwhile count the same."""
     count = 18
     rows = [row(number) for number in range(count)]
     values = {number: 0.9 - 0.03 * number for number in range(count)}
-    one = judge("hyperband", rows)
+    judging = judge("hyperband", rows)
     alive = set(range(count))
     for epoch in range(EPOCHS - 1):
         for number in sorted(alive):
-            if stopped(one, rows[number], tmp_path, epoch, values[number] + 0.001 * epoch):
+            if stopped(judging, rows[number], tmp_path, epoch, values[number] + 0.001 * epoch):
                 alive.remove(number)
     assert 0 in alive
     assert len(alive) < count
@@ -150,16 +150,16 @@ def study(tmp_path, monkeypatch):
 
 def test_a_search_stops_the_hopeless_and_says_so(study, tmp_path, no_workers):
     outcome = run(study, tmp_path / "out", progress=False)
-    pruned = [one for one in outcome.rows if one.status == "pruned"]
+    pruned = [row for row in outcome.rows if row.status == "pruned"]
     assert pruned
     assert outcome.lost["pruned"] == len(pruned) == outcome.to_dict()["pruned"]
     # After the first five the tuning factors above the top are given up; the top is not.
-    assert all(one.planned.tuning_factor > 0.1 and one.score is None for one in pruned)
+    assert all(row.planned.tuning_factor > 0.1 and row.score is None for row in pruned)
     assert outcome.tuning_factor == pytest.approx(0.1, rel=0.3)
     for one in pruned:
         assert 100 <= one.images < 100 * EPOCHS
         assert one.images % 100 == 0
-    assert outcome.cost.images == sum(one.images for one in outcome.rows)
+    assert outcome.cost.images == sum(row.images for row in outcome.rows)
     assert f"{len(pruned)} pruned" in lost_sentence(outcome.rows)
     assert Progress.read(tmp_path / "out").to_dict()["pruned"] == len(pruned)
     trials = optuna.load_study(study_name="search", storage=f"sqlite:///{Path('out/study.db').resolve()}").trials

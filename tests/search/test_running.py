@@ -108,8 +108,8 @@ def tables(name: str, **search: object) -> dict[str, object]:
 
 
 def test_the_top_is_found_and_carried_to_the_full_size(tmp_path, no_workers):
-    told: list[str] = []
-    outcome = run(Study.made(tables("quick", verify=True)), tmp_path / "out", tell=told.append)
+    messages: list[str] = []
+    outcome = run(Study.made(tables("quick", verify=True)), tmp_path / "out", tell=messages.append)
     assert outcome.tuning_factor == pytest.approx(0.1, rel=0.15)
     low, high = outcome.interval
     assert low < outcome.recipe.weight_decay < high
@@ -118,7 +118,7 @@ def test_the_top_is_found_and_carried_to_the_full_size(tmp_path, no_workers):
     assert outcome.cost.share == pytest.approx((7 / 16 + 3 / 8) / 7)
     assert outcome.cost.verification_images == 3 * 2 * 1600 * 5
     assert len(outcome.verified()) == 3
-    assert any("best tuning factor" in sentence for sentence in told)
+    assert any("best tuning factor" in sentence for sentence in messages)
     for private in (tmp_path / "out", tmp_path / "out" / "study.json"):
         assert private.stat().st_mode & 0o077 == 0
     saved = json.loads((tmp_path / "out" / "outcome.json").read_text())
@@ -135,9 +135,9 @@ def test_the_top_is_found_and_carried_to_the_full_size(tmp_path, no_workers):
 
 
 def test_a_top_beyond_the_grid_makes_it_grow(tmp_path, no_workers):
-    told: list[str] = []
-    outcome = run(Study.made(tables("far", fractions=["1/16"])), tmp_path / "out", tell=told.append)
-    assert any("at the grid's high edge" in sentence for sentence in told)
+    messages: list[str] = []
+    outcome = run(Study.made(tables("far", fractions=["1/16"])), tmp_path / "out", tell=messages.append)
+    assert any("at the grid's high edge" in sentence for sentence in messages)
     assert outcome.curve[100].tuning_factor == pytest.approx(1.5, rel=0.2)
     assert outcome.curve[100].edge is None
 
@@ -179,9 +179,9 @@ def test_a_step_before_the_first_is_that_trials_failure(tmp_path, no_workers):
 
 
 def test_the_cure_fits_what_was_lost(tmp_path, no_workers):
-    with pytest.raises(IsogonError, match=r"14 diverged.*mend the task and add --fresh"):
+    with pytest.raises(IsogonError, match=r"14 diverged.*fix the task and add --fresh"):
         run(Study.made(tables("lost")), tmp_path / "out")
-    with pytest.raises(IsogonError, match=r"14 failed.*mend the task and add --retry"):
+    with pytest.raises(IsogonError, match=r"14 failed.*fix the task and add --retry"):
         run(Study.made(tables("text")), tmp_path / "other")
 
 
@@ -214,13 +214,13 @@ def test_a_schedule_that_ignores_the_recipe_is_refused(schedule):
         Study.made(lab_study(schedule))
 
 
-def test_to_begin_anew_waits_for_whoever_is_at_it(tmp_path, monkeypatch):
+def test_a_fresh_start_waits_for_the_process_at_work(tmp_path, monkeypatch):
     """--fresh removes nothing from under another process, and nothing that is no study."""
     monkeypatch.setattr(checkpoints, "LOCK_PATIENCE", 0.1)
     place = tmp_path / "out"
     place.mkdir()
     (place / "thesis.tex").write_text("ten years")
-    with pytest.raises(IsogonError, match="holds something else than a study"):
+    with pytest.raises(IsogonError, match="holds something other than a study"):
         run(Study.made(tables("quick")), place, fresh=True)
     (place / "study.json").write_text("{}")
     lock = checkpoints.FolderLock(place)

@@ -147,7 +147,7 @@ def test_the_status_agrees_and_leaves_the_storage_alone(searched, isogon, tmp_pa
     assert code == 0
     assert re.search(rf"1/4 +200 +{len(rows)} +0 +0 +0 +0", out)
     assert f"mean accuracy {100 * max(means.values()):.2f} % over 2 seeds" in out
-    assert "Not at its end" in out
+    assert "Not finished yet" in out
     assert "Ended: weight_decay" in isogon("search", "--status", folder / "small-search")[1]
 
 
@@ -187,7 +187,7 @@ def test_an_interrupt_ends_with_130_and_a_word(isogon, monkeypatch, tmp_path):
     monkeypatch.setattr("isogon.search._run.run", interrupted)
     code, out, err = isogon("search", tmp_path / "good.toml", "--out", tmp_path / "out")
     assert (code, out) == (130, "")
-    assert "the same command goes on" in err
+    assert "the same command resumes" in err
 
 
 def test_the_init_file_is_a_study_that_names_every_key(isogon):

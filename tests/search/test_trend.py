@@ -12,7 +12,7 @@ import pytest
 from isogon.errors import ArgumentError
 from isogon.recipe import Recipe
 from isogon.search.fit._curve import HALF_WIDTH, LEVEL, fit_curve
-from isogon.search.fit._grids import default_grid, extension, refined
+from isogon.search.fit._grids import default_grid, extension, refine
 from isogon.search.fit._trend import SLOPE_SPREAD, transfer_trend
 
 FULL = 50_000
@@ -104,7 +104,7 @@ def searched(top_at, *, noise, rng):
             if not more:
                 break
             grid = tuple(sorted((*grid, *more)))
-        curves[samples], grid = curve, refined(curve)
+        curves[samples], grid = curve, refine(curve)
     return curves
 
 
@@ -163,8 +163,8 @@ def predicted(curves, **prior):
     *small, full = sorted(curves)
     trend = transfer_trend({samples: curves[samples] for samples in small[:2]}, full, **prior)
     means = np.array(curves[full].means)
-    kept = np.isfinite(means)
-    loss = means[kept].max() - np.interp(log2(trend), np.log2(curves[full].grid)[kept], means[kept])
+    finite = np.isfinite(means)
+    loss = means[finite].max() - np.interp(log2(trend), np.log2(curves[full].grid)[finite], means[finite])
     return loss, trend.interval[0] <= curves[full].tuning_factor <= trend.interval[1]
 
 
@@ -200,7 +200,7 @@ def test_printed_tables_with_the_slope_of_the_other_tables(printed):
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"curves": {}}, "curves must be one or more"),
         ({"samples": 0}, "samples must be a whole number"),
@@ -208,7 +208,7 @@ def test_printed_tables_with_the_slope_of_the_other_tables(printed):
         ({"slope_spread": -1}, "slope_spread must be a finite number at least 0"),
     ],
 )
-def test_bad_arguments_are_refused(change, said):
+def test_bad_arguments_are_refused(change, message):
     arguments = {"curves": {100: curve_at(-4)}, "samples": FULL} | change
-    with pytest.raises(ArgumentError, match=said):
+    with pytest.raises(ArgumentError, match=message):
         transfer_trend(**arguments)

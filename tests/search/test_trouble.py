@@ -66,7 +66,7 @@ seeds = 2
 workers = 1
 """
 
-FULL = r"No space left on \S+: free some, and the same command goes on\."
+FULL = r"No space left on \S+: free some, and the same command resumes\."
 
 
 @pytest.fixture(autouse=True)
@@ -145,7 +145,7 @@ def test_a_writer_that_does_not_say_why_it_failed(small_disk, no_workers, tmp_pa
 def test_however_little_room_there_is(small_disk, no_workers):
     """The folder, the database or the result may not fit: it ends, or says so; in the end nothing is lost."""
     place, _ = small_disk
-    told = []
+    messages = []
     for room in (0, 4, 8, 60, 100, 140, 180, 220, 260, 300, 400):
         ballast = place / "ballast"
         ballast.unlink(missing_ok=True)
@@ -153,10 +153,10 @@ def test_however_little_room_there_is(small_disk, no_workers):
         ballast.write_bytes(bytes(max(0, free - room * 1024)))
         try:
             run(study("quick"), place / "out")
-            told.append("ended")
+            messages.append("ended")
         except DiskFullError as error:
-            told.append(str(error))
-    assert {re.fullmatch(FULL, words) is not None for words in told if words != "ended"} == {True}
+            messages.append(str(error))
+    assert {re.fullmatch(FULL, message) is not None for message in messages if message != "ended"} == {True}
     (place / "ballast").unlink()
     outcome = run(study("quick"), place / "out")
     assert outcome.lost["failed"] == 0
@@ -176,7 +176,9 @@ def test_trainings_of_the_lab_wait_for_room(small_disk, no_workers):
         run_all(configs, out=place / "runs", device="cpu", progress=False)
     assert not list((place / "runs").glob("*/error.txt"))
     enlarge()
-    assert {one.status for one in run_all(configs, out=place / "runs", device="cpu", progress=False)} == {"finished"}
+    assert {trained.status for trained in run_all(configs, out=place / "runs", device="cpu", progress=False)} == {
+        "finished"
+    }
 
 
 def test_what_is_a_full_disk_and_what_is_not(tmp_path):
@@ -199,7 +201,7 @@ def test_a_database_that_does_not_answer_ends_the_command_with_a_sentence(isogon
     code, out, err = isogon("search", file, "--out", "out")
     assert code == 2
     assert re.fullmatch(
-        r"The storage \S+://me:\*\*\*@127.0.0.1:1/db does not answer .*the same command goes on.*\n", err
+        r"The storage \S+://me:\*\*\*@127.0.0.1:1/db does not answer .*the same command resumes.*\n", err
     )
     assert "does not answer; asking again" in out
     assert "secret" not in out + err
@@ -227,8 +229,8 @@ def test_failed_trials_are_tried_again_when_asked(isogon, no_workers, tmp_path):
         0: "diverged",
         1: "diverged",
     }
-    kept = [row for row in before if row.status != "failed"]
-    assert [row for row in rows if row.number <= max(one.number for one in kept)] == kept, "no other was made again"
+    ended = [row for row in before if row.status != "failed"]
+    assert [row for row in rows if row.number <= max(row.number for row in ended)] == ended, "no other was made again"
     assert {row.status for row in rows} == {"finished", "diverged"}
     code, _, _ = isogon("search", "unlucky.toml", "--out", "out", "--retry")
     assert Progress.read("out").rows == rows

@@ -59,19 +59,19 @@ def _start(
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line; bad input ends with exit code 2 and one sentence, never with a traceback."""
-    words = sys.argv[1:] if arguments is None else list(arguments)
-    debug = DEBUG in words
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    debug = DEBUG in given
 
-    def work() -> int:
+    def call() -> int:
         try:
-            code = app(args=[word for word in words if word != DEBUG], standalone_mode=False)
+            code = app(args=[argument for argument in given if argument != DEBUG], standalone_mode=False)
         except _ParserError as error:
             raise IsogonError(_parser_sentence(error)) from error
         except typer.Abort:
             raise KeyboardInterrupt from None
         return code if isinstance(code, int) else 0
 
-    sys.exit(run_guarded(work, debug=debug, stopped="Stopped."))
+    sys.exit(run_guarded(call, debug=debug, stopped="Stopped."))
 
 
 def _parser_sentence(error: BaseException) -> str:

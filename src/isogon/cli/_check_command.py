@@ -29,12 +29,12 @@ def check(
         str,
         typer.Argument(
             metavar="MODULE:FACTORY",
-            help="What makes the model: a function or class, as mine.py:Net or package.module:Net.",
+            help="The function or class that makes the model, as mine.py:Net or package.module:Net.",
         ),
     ],
     shapes: Annotated[
         list[str] | None,
-        typer.Option("--input", metavar="SHAPE", help="Shape of an input, such as 2,3,32,32; once for each input."),
+        typer.Option("--input", metavar="SHAPE", help="Shape of an input, such as 2,3,32,32; once per input."),
     ] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="An argument of the factory; repeats.")
@@ -48,14 +48,14 @@ def check(
     verify: Annotated[bool, typer.Option(help="Measure every answer numerically as well.")] = True,
     explain: Annotated[
         list[str] | None,
-        typer.Option(metavar="PARAMETER", help="Say why this parameter is or is not invariant; repeats."),
+        typer.Option(metavar="PARAMETER", help="Explain why this parameter is or is not invariant; repeats."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print machine-readable JSON.")] = False,
 ) -> None:
     """Ask which weights of a model are scale-invariant, and why not.
 
     Modules are looked for in the current folder too. Exit code 0: invariant when all trainable parameters are scaled
-    together; 1: not; 2: could not tell.
+    together; 1: not; 2: unknown.
 
     Example:
 
@@ -68,16 +68,16 @@ def check(
     inputs = [_input(shape, dtype) for shape in shapes]
     module = _model(model, dict(_setting(item) for item in settings or []))
     module.train(not evaluate)
-    found = check_model(module, *inputs, verify=verify)
+    scale_map = check_model(module, *inputs, verify=verify)
     if as_json:
-        print_json(found.to_dict())
+        print_json(scale_map.to_dict())
     elif explain:
         for name in explain:
-            typer.echo(found.explain(name))
+            typer.echo(scale_map.explain(name))
     else:
-        typer.echo(str(found))
+        typer.echo(str(scale_map))
     # A contradiction between rules and measurement is a bug of ours: no answer then.
-    raise typer.Exit(2 if found.disagreements else CODES[found.verdict])
+    raise typer.Exit(2 if scale_map.disagreements else CODES[scale_map.verdict])
 
 
 def _input(shape: str, dtype: str) -> torch.Tensor:
@@ -112,17 +112,17 @@ def _model(path: str, arguments: dict[str, Any]) -> torch.nn.Module:
             )
         return factory
     try:
-        made = factory(**arguments)
+        model = factory(**arguments)
     except Exception as error:
         takes = _signature(factory)
         raise IsogonError(
             f"{path} cannot be called ({type(error).__name__}: {first_line(error)}): it takes {takes}."
         ) from None
-    if not isinstance(made, torch.nn.Module):
+    if not isinstance(model, torch.nn.Module):
         raise ArgumentError(
-            "model", "a factory of a torch.nn.Module", type(made).__name__, f"look at what {path} returns"
+            "model", "a factory of a torch.nn.Module", type(model).__name__, f"look at what {path} returns"
         )
-    return made
+    return model
 
 
 def _setting(item: str) -> tuple[str, Any]:

@@ -23,8 +23,8 @@ def demo(
 ) -> None:
     """A tour in a few minutes: find a weight decay on 1/8 of the data, carry it to all of it, see why that works.
 
-    It trains small networks on the CPU, with data that come along, and writes a page that needs no network. Stopped, it
-    goes on where it was.
+    It trains small networks on the CPU, on data that come with isogon, and writes a page that needs no network. After
+    a stop the same command resumes.
 
     Example:
 

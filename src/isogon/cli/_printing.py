@@ -118,17 +118,17 @@ def _degrees(angle: float) -> str:
 
 
 def print_json(answer: Any) -> None:
-    """`answer` as JSON on the standard output; what JSON cannot say of a number (NaN, infinity) is null."""
-    typer.echo(json.dumps(_sayable(answer), indent=2, allow_nan=False, ensure_ascii=False))
+    """`answer` as JSON on the standard output; numbers that JSON does not have (NaN, infinity) become null."""
+    typer.echo(json.dumps(_replace_non_finite(answer), indent=2, allow_nan=False, ensure_ascii=False))
 
 
-def _sayable(value: Any) -> Any:
+def _replace_non_finite(value: Any) -> Any:
     """
-    >>> _sayable({"a": [1.0, math.nan], "b": (math.inf, "x")})
+    >>> _replace_non_finite({"a": [1.0, math.nan], "b": (math.inf, "x")})
     {'a': [1.0, None], 'b': [None, 'x']}
     """
     if isinstance(value, dict):
-        return {key: _sayable(inner) for key, inner in value.items()}
+        return {key: _replace_non_finite(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [_sayable(inner) for inner in value]
+        return [_replace_non_finite(inner) for inner in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -216,7 +216,7 @@ def _schedule(text: str, recipe: Recipe) -> Schedule:
 
 
 def _facts(recipe: Recipe) -> dict[str, Any]:
-    """What both commands say of a recipe, under the Python names."""
+    """What both commands report about a recipe, under the Python names."""
     motion = recipe.motion
     step_angle, epoch_angle = float(motion.angle(1)), float(motion.angle(recipe.steps_per_epoch))
     return {

@@ -23,11 +23,9 @@ def report(
     png: Annotated[
         Path | None, typer.Option(metavar="FILE.png", help="Draw the same panels into a .png, .pdf or .svg too.")
     ] = None,
-    layer: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Show this layer alone; may be repeated.")
-    ] = None,
+    layer: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Show this layer alone; repeats.")] = None,
 ) -> None:
-    """One page about a watched run: what was found, and how fast each layer turned against what theory says.
+    """One page about a watched run: its findings, and how fast each layer turned against what theory predicts.
 
     The page needs no network. Runs come from isogon.dynamics.Monitor with a RunFolder among its sinks.
 

@@ -46,9 +46,9 @@ def reproduce(
     ),
     as_json: Annotated[bool, typer.Option("--json", help="Print machine-readable JSON.")] = False,
 ) -> None:
-    """A table or figure of the papers, ours beside the printed numbers, and a verdict on its claim.
+    """Show a table or figure of the papers, ours beside the printed numbers, and a verdict on its claim.
 
-    Runs are shared between experiments and kept in a folder. Stopped or killed, the same command goes on there. Data
+    Runs are shared between experiments and kept in a folder. After a stop the same command resumes there. Data
     sets are looked for in the folder that the variable ISOGON_DATA names.
 
     Example, which takes seconds:
@@ -58,9 +58,7 @@ def reproduce(
     if sum((bool(ids), every, listed)) != 1:
         raise IsogonError("isogon reproduce needs one of experiments, --all and --list: see isogon reproduce --help.")
     if first_seed and seeds is None:
-        raise IsogonError(
-            "--first-seed needs --seeds, the number of seeds from there on: for example --seeds 2 --first-seed 2."
-        )
+        raise IsogonError("--first-seed needs --seeds, the number of seeds: for example --seeds 2 --first-seed 2.")
     if listed:
         _list(as_json)
         return
@@ -92,7 +90,7 @@ def _run(ids: Sequence[str] | None, options: Options, out: Path, settings: dict[
                 tell=lambda sentence: typer.echo(f"Left out: {sentence}", err=True),
             )
     except KeyboardInterrupt:
-        typer.echo("Stopped; nothing that ended is lost, and the same command goes on.", err=True)
+        typer.echo("Stopped; no finished run is lost, and the same command resumes.", err=True)
         raise typer.Exit(130) from None
     if as_json:
         print_json([reproduction.to_dict() for reproduction in reproductions])
@@ -135,9 +133,9 @@ def _device(name: str | None) -> str | None:
     import torch
 
     try:
-        found = torch.device(name)
+        device = torch.device(name)
     except RuntimeError:
         raise ArgumentError("--device", "a device of PyTorch", name, "write cpu or cuda") from None
-    if found.type == "cuda" and (found.index or 0) >= torch.cuda.device_count():
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise ArgumentError("--device", f"one of this machine's {torch.cuda.device_count()} GPUs", name, "write cpu")
     return name

@@ -1,4 +1,4 @@
-"""How experiments and what was found look on a terminal."""
+"""How experiments and their results look on a terminal."""
 
 from __future__ import annotations
 
@@ -36,16 +36,22 @@ def show_reproductions(reproductions: Sequence[Reproduction]) -> None:
 
 
 def show_list(listing: Sequence[Mapping[str, Any]]) -> None:
-    """A row for each experiment."""
+    """One row per experiment."""
     console = Console(highlight=False, markup=False)
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in ("id", "title", "claim"):
         table.add_column(heading, overflow="fold")
     table.add_column("images at paper scale", justify="right")
     table.add_column("results at")
-    for one in listing:
-        images = f"{one['images']:.2g}" if one["images"] else "–"
-        texts = (one["id"], one["title"], one["claim"], images, ", ".join(one["results"]) or "–")
+    for experiment in listing:
+        images = f"{experiment['images']:.2g}" if experiment["images"] else "–"
+        texts = (
+            experiment["id"],
+            experiment["title"],
+            experiment["claim"],
+            images,
+            ", ".join(experiment["results"]) or "–",
+        )
         table.add_row(*map(Text, texts))
     console.print(table)
 

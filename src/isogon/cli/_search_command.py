@@ -36,17 +36,17 @@ def search(
         ),
     ] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="Worker processes; else the study's.")] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Forget all trials in the folder and begin anew.")] = False,
-    retry: Annotated[bool, typer.Option("--retry", help="Try the trials that failed once more.")] = False,
-    init: Annotated[bool, typer.Option("--init", help="Print a study file to begin from.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Forget all trials in the folder and start again.")] = False,
+    retry: Annotated[bool, typer.Option("--retry", help="Try failed trials again.")] = False,
+    init: Annotated[bool, typer.Option("--init", help="Print a study file to start from.")] = False,
     status: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Say how far the study in this folder is, also while it runs.")
+        Path | None, typer.Option(metavar="DIR", help="Show how far the study in this folder is, also while it runs.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print machine-readable JSON.")] = False,
 ) -> None:
     """Find the weight decay or learning rate of a long run on a fraction of its data.
 
-    The trials are kept, with a page about them, in a folder. Stopped or killed, the same command goes on there.
+    The trials are kept, with a page about them, in a folder. After a stop the same command resumes there.
 
     Example, which takes a few minutes on two cores:
 
@@ -78,11 +78,11 @@ def _run(file: Path, out: Path, settings: dict[str, Any], as_json: bool) -> None
             study,
             out,
             **settings,
-            # Whoever asks for JSON has nothing else on stdout.
+            # With --json there is nothing else on stdout.
             tell=lambda sentence: typer.echo(sentence, err=as_json),
         )
     except KeyboardInterrupt:
-        typer.echo("Stopped; nothing that ended is lost, and the same command goes on.", err=True)
+        typer.echo("Stopped; no finished trial is lost, and the same command resumes.", err=True)
         raise typer.Exit(130) from None
     with naming_a_full_disk(out):
         page = _page(outcome, out, file)

@@ -27,15 +27,15 @@ from isogon.search import (
 
 
 def show_outcome(outcome: Outcome, folder: Path) -> None:
-    """The answer, the tops that it rests on, what is weak about it, what it cost, how to go on."""
+    """The answer, the tops that it rests on, what is weak about it, what it cost, what to do next."""
     console = Console(highlight=False, soft_wrap=True, markup=False)
-    found, (low, high) = getattr(outcome.recipe, outcome.unknown), outcome.interval
+    answer, (low, high) = getattr(outcome.recipe, outcome.unknown), outcome.interval
     least, most = outcome.trend.interval
     console.print()
-    answer = Table.grid(padding=(0, 2))
-    answer.add_row(outcome.unknown, f"{found:.4g}", f"90 % interval {low:.3g} … {high:.3g}", style="bold green")
-    answer.add_row("tuning factor", f"{outcome.tuning_factor:.4g}", f"90 % interval {least:.3g} … {most:.3g}")
-    console.print(answer)
+    table = Table.grid(padding=(0, 2))
+    table.add_row(outcome.unknown, f"{answer:.4g}", f"90 % interval {low:.3g} … {high:.3g}", style="bold green")
+    table.add_row("tuning factor", f"{outcome.tuning_factor:.4g}", f"90 % interval {least:.3g} … {most:.3g}")
+    console.print(table)
     console.print(one_line(outcome.recipe))
     console.print()
     console.print(_tops(outcome))
@@ -51,7 +51,7 @@ def show_outcome(outcome: Outcome, folder: Path) -> None:
 
 
 def show_progress(progress: Progress) -> None:
-    """How many trials of each fraction are where, and the best so far."""
+    """How many trials of each fraction have which status, and the best so far."""
     console = Console(highlight=False, soft_wrap=True, markup=False)
     table = Table(box=None, pad_edge=False, header_style="bold")
     for heading in ("fraction", "samples", *STATUSES):
@@ -63,8 +63,8 @@ def show_progress(progress: Progress) -> None:
         top = best(rows)
         if top is not None:
             value, metric = metric_value(progress.study, top["score"]), progress.study.task.metric
-            words = f"tuning factor {top['tuning_factor']:.3g}, mean {metric} {value} over {top['seeds']} seeds"
-            tops.append(f"Best so far at {samples} samples: {words}.")
+            result = f"tuning factor {top['tuning_factor']:.3g}, mean {metric} {value} over {top['seeds']} seeds"
+            tops.append(f"Best so far at {samples} samples: {result}.")
     console.print(table)
     for sentence in tops:
         console.print(sentence)
@@ -72,7 +72,7 @@ def show_progress(progress: Progress) -> None:
     if lost:
         console.print(f"! {lost}")
     if progress.answer is None:
-        console.print("Not at its end yet: the same command goes on (trials that were stopped count as running).")
+        console.print("Not finished yet: the same command resumes (trials that were stopped count as running).")
     else:
         unknown = progress.answer["unknown"]
         low, high = progress.answer["interval"]
@@ -98,8 +98,8 @@ def _tops(outcome: Outcome) -> Table:
 
 
 def _verified(outcome: Outcome) -> list[str]:
-    found = sorted(outcome.verified().items())
+    scores = sorted(outcome.verified().items())
     means = ", ".join(
-        f"{metric_value(outcome.study, sum(ones) / len(ones))} at F = {factor:.3g}" for factor, ones in found
+        f"{metric_value(outcome.study, sum(values) / len(values))} at F = {factor:.3g}" for factor, values in scores
     )
-    return [f"At the full size: {means}."] if found else []
+    return [f"At the full size: {means}."] if scores else []

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from isogon.lab import Config
 from isogon.recipe import Recipe
 
-#: tuning factors of the search are this much apart, and so are the neighbours that the full set is tried with
+#: tuning factors of the search are this much apart, and so are the neighbours that are tried on the full set
 APART = 4.0
 
 
@@ -52,7 +52,7 @@ GLIMPSE = Size(
 
 
 def recipe_with(factor: float, size: Size) -> Recipe:
-    """The recipe on the fraction whose tuning factor is `factor`; the weight decay is what makes it so."""
+    """The recipe on the fraction whose tuning factor is `factor`; the weight decay is set for it."""
     # With so large a rate the weights grow long at first, and too small a weight decay does not bring them back in
     # these few epochs; with a small rate a too small tuning factor would cost next to nothing.
     unit = Recipe(lr=2.0, weight_decay=1.0, momentum=0.9, batch_size=32, samples=size.fraction, epochs=size.epochs)

@@ -1,4 +1,4 @@
-"""What the tour's runs say: a row a run, and sentences that follow from the rows alone."""
+"""The results of the tour's runs: one row per run, and what follows from the rows alone."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from isogon.lab import Run
 
 
 def rows_of(runs: Sequence[Run], size: Size) -> pd.DataFrame:
-    """A row for each run: its settings, tuning factor, test accuracy (per cent) and steady angle (degrees)."""
+    """One row per run: its settings, tuning factor, test accuracy (per cent) and steady angle (degrees)."""
     return pd.DataFrame([_row(run, size) for run in runs])
 
 
@@ -53,8 +53,8 @@ def means_of(rows: pd.DataFrame) -> pd.DataFrame:
 
 def seed_spread(rows: pd.DataFrame) -> float:
     """The largest difference in accuracy between runs that differ in nothing but the seed, in points."""
-    found = means_of(rows)
-    return float((found["max"] - found["min"]).max())
+    means = means_of(rows)
+    return float((means["max"] - means["min"]).max())
 
 
 def _row(run: Run, size: Size) -> dict[str, object]:

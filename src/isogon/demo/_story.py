@@ -28,7 +28,7 @@ _WIDTH = 100
 
 @dataclass(frozen=True)
 class DemoResult:
-    """What the tour found: the network before and after, the runs of its three parts, a row for each."""
+    """What the tour found: the network before and after, the runs of its three parts, one row per run."""
 
     size: Size
     checked: ScaleMap
@@ -51,19 +51,19 @@ class DemoResult:
     def findings(self) -> list[str]:
         searched, on_full = int(self.search.images.sum()), plan.config_of(self.transferred, 0).images
         return [
-            sentences.angles_said(self.near, self.factor),
-            sentences.search_said(self.search, self.factor),
-            sentences.transfer_said(self.full, self.factor),
-            sentences.best_angles_said(self.search, self.full),
-            sentences.spread_said(self.search, self.full),
-            sentences.cost_said(searched, len(self.search) * on_full),
+            sentences.angles_sentence(self.near, self.factor),
+            sentences.search_sentence(self.search, self.factor),
+            sentences.transfer_sentence(self.full, self.factor),
+            sentences.best_angles_sentence(self.search, self.full),
+            sentences.spread_sentence(self.search, self.full),
+            sentences.cost_sentence(searched, len(self.search) * on_full),
         ]
 
 
 def tour(out: Path, size: Size = WHOLE) -> Path:
-    """Take the tour in the folder `out` and print what it showed; returns the page's path.
+    """Take the tour in the folder `out` and print its findings; returns the page's path.
 
-    Runs that an earlier tour has made in `out` are read, not made again.
+    Runs of an earlier tour in `out` are read, not trained again.
     """
     plotly_script()
     progress = Console(stderr=True, highlight=False, soft_wrap=True)
@@ -79,13 +79,13 @@ def tour(out: Path, size: Size = WHOLE) -> Path:
 
     grid = plan.search_grid(size)
     progress.print(f"2 of 3: search the tuning factor on {size.fraction:,} images, {len(grid)} short runs …")
-    searched = _made(grid, out, size.workers)
+    searched = _train(grid, out, size.workers)
     search = rows_of(searched, size)
     best = plan.recipe_with(best_factor(search), size)
 
     on_full, relatives = plan.full_runs(best, size), plan.relatives(best, size)
-    progress.print(f"3 of 3: train on all {size.full:,} images with what was found and with others, to compare …")
-    compared = _made([*on_full, *relatives], out, size.workers)
+    progress.print(f"3 of 3: train on all {size.full:,} images with the best factor and with others, to compare …")
+    compared = _train([*on_full, *relatives], out, size.workers)
     rows = rows_of(compared, size)
     outcome = DemoResult(
         size=size,
@@ -104,7 +104,7 @@ def tour(out: Path, size: Size = WHOLE) -> Path:
     return page
 
 
-def _made(configs: Sequence[Config], out: Path, workers: int | None) -> list[Run]:
+def _train(configs: Sequence[Config], out: Path, workers: int | None) -> list[Run]:
     return run_all(configs, engine="local", out=out / RUNS, workers=workers, device="cpu")
 
 
@@ -113,9 +113,9 @@ def _summary(outcome: DemoResult) -> list[str]:
     angles, search, transfer, best_angles, spread, cost = outcome.findings
     formula = "F = N·lr·wd / (B·(1 − momentum)), for N images in batches of B, is the tuning factor."
     decays = f"{outcome.best.weight_decay:.3g} → {outcome.transferred.weight_decay:.3g}"
-    said = [
-        f"1. {sentences.check_said(outcome.checked)}",
-        f"{sentences.conversion_said(outcome.conversion)} The last: {outcome.conversion.changes[-1]}",
+    findings = [
+        f"1. {sentences.check_sentence(outcome.checked)}",
+        f"{sentences.conversion_sentence(outcome.conversion)} The last: {outcome.conversion.changes[-1]}",
         f"2. {formula} {angles}",
         f"3. {search} {transfer} (Weight decay {decays}.)",
         *[f"   {line}" for line in sentences.accuracy_lines(outcome.search, outcome.full)],
@@ -125,12 +125,12 @@ def _summary(outcome: DemoResult) -> list[str]:
         outcome.size.note,
     ]
     return [
-        *(line for sentence in said for line in _wrapped(sentence)),
+        *(line for sentence in findings for line in _wrap(sentence)),
         "Pictures, and how to go on with your own model:",
     ]
 
 
-def _wrapped(sentence: str) -> list[str]:
+def _wrap(sentence: str) -> list[str]:
     """Lines of one screen's width; a numbered sentence starts at the edge, and a line of a table stays as it is."""
     if sentence.startswith(" "):
         return [sentence]
@@ -155,14 +155,14 @@ def _page(outcome: DemoResult) -> DemoSummary:
     }
     return DemoSummary(
         findings=[*outcome.findings, *([size.note] if size.note else [])],
-        before=sentences.check_said(outcome.checked),
+        before=sentences.check_sentence(outcome.checked),
         changes=outcome.conversion.changes,
-        after=sentences.conversion_said(outcome.conversion),
+        after=sentences.conversion_sentence(outcome.conversion),
         curves=_curves(outcome),
         drops=[size.epochs // 2, 3 * size.epochs // 4],
         accuracy=accuracy[["data", "factor", "seed", "accuracy"]],
         equals=with_factor(outcome.near, factor)[list(columns)].rename(columns=columns),
-        law=sentences.law_said(outcome.near, factor),
+        law=sentences.law_sentence(outcome.near, factor),
         spread=spread,
         cost=cost,
         code=_code(outcome),
@@ -173,15 +173,15 @@ def _curves(outcome: DemoResult) -> list[AngleCurve]:
     """Every run of the first seed with the best factor or a neighbour's."""
     by_name = {run.config.name: run for run in outcome.runs}
     groups = {"F/4": 1 / APART, "F": 1.0, "4F": APART}
-    found = []
+    curves = []
     for group, times in groups.items():
         for row in with_factor(outcome.near, outcome.factor * times).itertuples():
             curve = angle_curve(by_name[str(row.run)])
             name = f"{row.samples:,} images, batch {row.batch_size}, lr {row.lr:g}, wd {row.weight_decay:.2g}"
             name += "" if row.momentum == outcome.best.momentum else f", momentum {row.momentum:g}"
             label = f"{group} = {row.factor:.4g}"
-            found.append(AngleCurve(name=name, group=label, epoch=curve.epoch.tolist(), angle=curve.angle.tolist()))
-    return found
+            curves.append(AngleCurve(name=name, group=label, epoch=curve.epoch.tolist(), angle=curve.angle.tolist()))
+    return curves
 
 
 def _code(outcome: DemoResult) -> str:

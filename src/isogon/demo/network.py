@@ -59,7 +59,7 @@ def converted(num_classes: int = 10, in_channels: int = 1, *, width: int = 16) -
 @lru_cache
 def _template(num_classes: int, in_channels: int, width: int) -> tuple[nn.Module, list[str]]:
     """A converted network and the names of what the conversion did not change."""
-    with torch.random.fork_rng(devices=[]):  # the draws are the caller's
+    with torch.random.fork_rng(devices=[]):  # the random state is the caller's
         before = ordinary(num_classes, in_channels, width=width)
         model = conversion(before, in_channels).model
     after = model.state_dict()

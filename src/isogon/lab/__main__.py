@@ -2,7 +2,7 @@
 
     torchrun --nproc-per-node 8 -m isogon.lab config.json run
 
-The file is what `Config.to_dict` gives, as JSON; a run's folder has one. Each process of `torchrun` trains its part of
+The file is the JSON of `Config.to_dict`; a run's folder has one. Each process of `torchrun` trains its part of
 every batch on a GPU of its own, or on the CPU where there is none. With --debug a refusal shows its traceback.
 """
 
@@ -21,7 +21,7 @@ from isogon.lab.run import Config, Run, train
 
 def main(arguments: list[str]) -> int:
     debug = "--debug" in arguments
-    arguments = [word for word in arguments if word != "--debug"]
+    arguments = [argument for argument in arguments if argument != "--debug"]
     if len(arguments) != 2 or arguments[0] in ("-h", "--help"):
         print(__doc__, file=sys.stderr)
         return 0 if arguments[:1] in (["-h"], ["--help"]) else 2

@@ -1,4 +1,4 @@
-"""A full disk is no run's failure: whoever meets one stops with a sentence, and goes on once there is room."""
+"""A full disk is no failure of a run: the work stops with one sentence, and resumes once there is room."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from isogon.errors import IsogonError
 
-# With less than this nothing can be written, whatever the error says: torch's writer, for one, does not say why.
+# With less than this nothing can be written, whatever the error says: torch's writer, for example, gives no reason.
 _LEAST_BYTES = 1 << 16
 _SQLITE = "database or disk is full"
 
@@ -20,7 +20,7 @@ class DiskFullError(IsogonError):
     """No space is left at `place`."""
 
     def __init__(self, place: str | os.PathLike[str]) -> None:
-        super().__init__(f"No space left on {os.fspath(place)}: free some, and the same command goes on.")
+        super().__init__(f"No space left on {os.fspath(place)}: free some, and the same command resumes.")
 
 
 def full_disk(error: BaseException, place: str | os.PathLike[str]) -> str | None:
@@ -36,7 +36,7 @@ def full_disk(error: BaseException, place: str | os.PathLike[str]) -> str | None
 
 @contextmanager
 def naming_a_full_disk(place: str | os.PathLike[str]) -> Iterator[None]:
-    """Whatever a full disk makes of the work within comes out as a `DiskFullError`."""
+    """Turn any error that a full disk causes within into a `DiskFullError`."""
     try:
         yield
     except DiskFullError:

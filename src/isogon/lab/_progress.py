@@ -26,22 +26,22 @@ if TYPE_CHECKING:
     from isogon.lab.engines import News, TrainingEnded
     from isogon.lab.run import Config
 
-#: running ones that a terminal shows at once, each in a line
+#: runs that a terminal shows at once, each in a line
 MOST_SHOWN = 7
-# Epochs may take minutes; the time left is reckoned from those of the last hour.
+# Epochs may take minutes; the time left is estimated from those of the last hour.
 _MEMORY = 3600.0
 _FINGERPRINT = re.compile("[0-9a-f]{8}")
 
 
-def made_bar(console: Console) -> Progress:
-    """A bar with a count, the time gone and the time left, and words about the last thing done."""
+def make_bar(console: Console) -> Progress:
+    """A bar with a count, the time gone and the time left, and a text about the last thing done."""
     return Progress(
         TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=20),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
-        TextColumn("{task.fields[words]}", markup=False),
+        TextColumn("{task.fields[text]}", markup=False),
         console=console,
         speed_estimate_period=_MEMORY,
     )
@@ -54,19 +54,19 @@ def bar_of_epochs(config: Config, done: int, *, shown: bool) -> Iterator[Callabl
     if not shown or not console.is_terminal:
         yield lambda row: None
         return
-    with made_bar(console) as bars:
-        task = bars.add_task(config.name, total=config.epochs, completed=done, words="")
+    with make_bar(console) as bars:
+        task = bars.add_task(config.name, total=config.epochs, completed=done, text="")
 
         def advance(row: Mapping[str, Any]) -> None:
-            bars.update(task, advance=1, words=in_words(row))
+            bars.update(task, advance=1, text=summarise_row(row))
 
         yield advance
 
 
-def in_words(row: Mapping[str, Any]) -> str:
+def summarise_row(row: Mapping[str, Any]) -> str:
     """A row of the table of epochs in short.
 
-    >>> in_words({"train_loss": 0.51, "test_accuracy": 0.8123})
+    >>> summarise_row({"train_loss": 0.51, "test_accuracy": 0.8123})
     'loss 0.510, test 81.2 %'
     """
     tested = _per_cent(row["test_accuracy"])
@@ -88,9 +88,9 @@ def bar_of_runs(waiting: Sequence[Config], *, done: int, shown: bool) -> Iterato
                 board.epoch(config.name, event.row["epoch"] + 1, _per_cent(event.row["test_accuracy"]))
             elif event.run.status == "finished" and config in last:
                 accuracy = last[config]["test_accuracy"]
-                board.ended(config.name, in_words(last[config]), best=(accuracy, _per_cent(accuracy)))
+                board.end(config.name, summarise_row(last[config]), best=(accuracy, _per_cent(accuracy)))
             else:
-                board.ended(config.name, event.run.error or event.run.status)
+                board.end(config.name, event.run.error or event.run.status)
 
         yield show
 
@@ -109,7 +109,7 @@ def board_of(epochs: Mapping[str, int], *, done: int, shown: bool) -> Iterator[B
     elif not console.is_terminal:
         yield Board(epochs, done, console, None)
     else:
-        with made_bar(console) as bars:
+        with make_bar(console) as bars:
             yield Board(epochs, done, console, bars)
 
 
@@ -127,7 +127,7 @@ class Board:
         self._best: tuple[float, str] | None = None
         self._lines: dict[str, TaskID] = {}
         if bars is not None:
-            self._total = bars.add_task(self._count, total=sum(epochs.values()), words="")
+            self._total = bars.add_task(self._count, total=sum(epochs.values()), text="")
 
     def epoch(self, name: str, passed: int, accuracy: str) -> None:
         """A run has had `passed` epochs."""
@@ -135,20 +135,20 @@ class Board:
         if self._bars is None:
             return
         if name not in self._lines:
-            self._lines[name] = self._bars.add_task(self._labels[name], total=self._epochs[name], words="")
-        self._bars.update(self._lines[name], completed=passed, words=accuracy)
+            self._lines[name] = self._bars.add_task(self._labels[name], total=self._epochs[name], text="")
+        self._bars.update(self._lines[name], completed=passed, text=accuracy)
         self._draw()
 
-    def ended(self, name: str, words: str, *, best: tuple[float, str] | None = None) -> None:
-        """A run has ended; of `words`, which may be an error's trace, the last line is shown.
+    def end(self, name: str, message: str, *, best: tuple[float, str] | None = None) -> None:
+        """A run has ended; the last line of `message`, which may be a traceback, is shown.
 
-        `best` is the accuracy of one that finished, as a number and in words.
+        `best` is the accuracy of one that finished, as a number and as text.
         """
         self._ended.add(name)
         if best is not None and (self._best is None or best[0] > self._best[0]):
             self._best = best[0], f"best {best[1]} ({self._labels[name]})"
         if self._console is not None:
-            line = f"{self._count}, {name}: {last_line(words)}"
+            line = f"{self._count}, {name}: {last_line(message)}"
             self._console.print(line, highlight=False, soft_wrap=True, markup=False)
         if self._bars is not None:
             if name in self._lines:
@@ -164,7 +164,7 @@ class Board:
         # A run that ended early has no epochs left to wait for.
         passed = sum(self._epochs[name] if name in self._ended else count for name, count in self._passed.items())
         best = "" if self._best is None else self._best[1]
-        self._bars.update(self._total, description=self._count, completed=passed, words=best)
+        self._bars.update(self._total, description=self._count, completed=passed, text=best)
         for place, line in enumerate(self._lines.values()):
             self._bars.update(line, visible=place < MOST_SHOWN)
 
@@ -180,6 +180,7 @@ def _short_names(names: Sequence[str]) -> dict[str, str]:
     columns = zip(*parts.values(), strict=False) if len(names) > 1 else iter(())
     shared = len(list(takewhile(lambda column: len(set(column)) == 1, columns)))
     short = {
-        name: "-".join(own[shared : -1 if _FINGERPRINT.fullmatch(own[-1]) else None]) for name, own in parts.items()
+        name: "-".join(pieces[shared : -1 if _FINGERPRINT.fullmatch(pieces[-1]) else None])
+        for name, pieces in parts.items()
     }
     return short if len(set(short.values())) == len(names) else {name: name for name in names}

@@ -1,4 +1,4 @@
-"""Search on a fraction of the data, then transfer: study (the question) → trials (what is tried) → fit (the answer).
+"""Search on a fraction of the data, then transfer: study (the question) → trials (the trainings) → fit (the answer).
 
 Names load when they are used: the fit needs numpy alone, the rest optuna and pydantic.
 """
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from isogon.search.trials import make_pruner as make_pruner
     from isogon.search.trials import make_sampler as make_sampler
 
-# Where each name lives; the imports above say the same to type checkers, and a test compares the two.
+# Where each name is defined; the imports above are the same for type checkers, and a test compares the two.
 _PLACES = {
     "_outcome": ("RECIPE", "Outcome"),
     "_run": ("run",),

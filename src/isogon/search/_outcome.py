@@ -84,11 +84,11 @@ class Outcome:
 
     def verified(self) -> dict[float, list[float]]:
         """Scores at the full size by tuning factor, where the study asked for verification."""
-        found: dict[float, list[float]] = {}
+        scores: dict[float, list[float]] = {}
         for row in self.rows:
             if row.planned.purpose == "verify" and row.score is not None:
-                found.setdefault(row.planned.tuning_factor, []).append(row.score)
-        return found
+                scores.setdefault(row.planned.tuning_factor, []).append(row.score)
+        return scores
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -110,8 +110,8 @@ class Outcome:
 
     def save(self, folder: str | os.PathLike[str]) -> Path:
         """Write `recipe.toml`, which `isogon predict` and `transfer` read, and `outcome.json`; the recipe's path."""
-        place = Path(folder)
-        place.mkdir(parents=True, exist_ok=True)
-        self.recipe.save(place / RECIPE)
-        write_json(place / OUTCOME, self.to_dict())
-        return place / RECIPE
+        target = Path(folder)
+        target.mkdir(parents=True, exist_ok=True)
+        self.recipe.save(target / RECIPE)
+        write_json(target / OUTCOME, self.to_dict())
+        return target / RECIPE

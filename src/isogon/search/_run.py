@@ -1,4 +1,4 @@
-"""`run`: a study from its file to its outcome. Killed at any moment, the same call goes on."""
+"""`run`: a study from its file to its outcome. Killed at any moment, the same call resumes."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from pathlib import Path
 from isogon.errors import IsogonError, last_line
 from isogon.lab import Engine, check_names, kept_ready, naming_a_full_disk, try_out
 from isogon.search._outcome import Outcome
-from isogon.search._sentences import lost_counts, seeds_words
-from isogon.search.fit import Curve, extension, fit_curve, refined, rounded, transfer_trend
+from isogon.search._sentences import count_lost, seeds_text
+from isogon.search.fit import Curve, extension, fit_curve, refine, round_factor, transfer_trend
 from isogon.search.study import Study, find_objective
 from isogon.search.trials import (
     TRIALS,
@@ -21,9 +21,9 @@ from isogon.search.trials import (
     StoredTrial,
     TriedFactor,
     forget,
-    opened,
+    open_ledger,
     propose,
-    train_cells,
+    train_trials,
 )
 
 #: times that a grid may grow at its edge
@@ -52,86 +52,86 @@ def run(
 
     Args:
         study: a `Study` or the path of its TOML file.
-        out: the folder of the study: trials, storage, outcome. The same call goes on there.
-        engine, workers: instead of those of the study.
-        fresh: forget what `out` and the storage hold of this study and begin anew.
-        retry: try trials that failed once more.
-        progress: bars on a terminal, a line a trial elsewhere.
+        out: the folder of the study: trials, storage, outcome. The same call resumes there.
+        engine, workers: replace those of the study.
+        fresh: forget what `out` and the storage hold of this study and start again.
+        retry: try failed trials again.
+        progress: bars on a terminal, one line per trial elsewhere.
         tell: called with a sentence whenever the search decides something.
     """
     study = study if isinstance(study, Study) else Study.read(study)
-    folder, say = Path(out), tell or (lambda sentence: None)
+    folder, report = Path(out), tell or (lambda sentence: None)
     engine = engine or study.run.engine
     _try_task(study, engine)
     with naming_a_full_disk(folder), kept_ready(engine):
         if fresh:
             forget(study, folder)
-        with opened(study, folder, say) as ledger:
-            say(f"the search {study.task.direction}s {study.task.metric}")
+        with open_ledger(study, folder, report) as ledger:
+            report(f"the search {study.task.direction}s {study.task.metric}")
             if retry:
-                say(f"{ledger.retry()} failed trials are tried again")
+                report(f"{ledger.retry()} failed trials are tried again")
             train = partial(
-                train_cells,
+                train_trials,
                 study,
                 ledger,
                 folder=folder / TRIALS,
                 engine=engine,
                 workers=workers or study.run.workers,
                 progress=progress,
-                tell=say,
+                tell=report,
             )
-            curves = _curves(study, ledger, train, say)
+            curves = _fit_curves(study, ledger, train, report)
             trend = transfer_trend(curves, study.recipe.samples)
             if study.search.verify:
-                factors = {rounded(factor) for factor in (trend.tuning_factor, *trend.interval)}
-                train(_cells(study, 1.0, sorted(factors), purpose="verify"))
+                factors = {round_factor(factor) for factor in (trend.tuning_factor, *trend.interval)}
+                train(_plan(study, 1.0, sorted(factors), purpose="verify"))
             outcome = Outcome(study, curves, trend, ledger.rows())
             outcome.save(folder)
             return outcome
 
 
 def _try_task(study: Study, engine: Engine) -> None:
-    """A slip in the objective, the network or the data shows here, not in every trial."""
+    """Show a mistake in the objective, the network or the data here, not in every trial."""
     if study.task.objective is not None:
         find_objective(study.task.objective)
         return
     largest = 1.0 if study.search.verify else study.search.fractions[-1]
     config = study.config(tuning_factor=study.search.first_grid[0], samples=study.samples_at(largest), seed=0)
-    # On a cluster the data may be where the workers are, and there alone.
+    # On a cluster only the workers may have the data.
     (check_names if engine == "ray" else try_out)(config)
 
 
-def _curves(study: Study, ledger: Ledger, train: Train, tell: Tell) -> dict[int, Curve]:
+def _fit_curves(study: Study, ledger: Ledger, train: Train, tell: Tell) -> dict[int, Curve]:
     """The curve at each fraction, smallest first."""
     grid: Sequence[float] = study.search.first_grid
-    # Cells that a sampler chose are on no grid; a step is that of the grid in whose stead they are.
+    # Factors that a sampler chose are on no grid; a step is that of the grid they replace.
     step = None if study.search.sampler == "grid" else math.log2(max(grid) / min(grid)) / (len(grid) - 1)
     curves: dict[int, Curve] = {}
     for fraction in study.search.fractions:
         samples = study.samples_at(fraction)
         if study.search.sampler != "grid" and not curves:
-            grid = _proposed(study, ledger, train, tell)
+            grid = _train_proposals(study, ledger, train, tell)
         else:
             tell(f"{samples} samples: {len(grid)} tuning factors from {min(grid):.3g} to {max(grid):.3g}")
-        curve = _fitted(train(_cells(study, fraction, grid)), step)
+        curve = _fit(train(_plan(study, fraction, grid)), step)
         for _ in range(_EXTENSIONS):
             more = extension(curve)
             if not more:
                 break
             tell(f"{samples} samples: the top is at the grid's {curve.edge} edge, adding {', '.join(_short(more))}")
             grid = sorted({*grid, *more})
-            curve = _fitted(train(_cells(study, fraction, grid)), step)
+            curve = _fit(train(_plan(study, fraction, grid)), step)
         low, high = curve.interval
         tell(f"{samples} samples: best tuning factor {curve.tuning_factor:.3g} ({low:.3g} to {high:.3g})")
         if curve.flat and curve.seeds_needed is not None:
-            needed = seeds_words(curve.seeds_needed)
+            needed = seeds_text(curve.seeds_needed)
             tell(f"{samples} samples: the curve is flat within its noise; {needed} would resolve it")
         curves[samples] = curve
-        grid = refined(curve)
+        grid = refine(curve)
     return curves
 
 
-def _proposed(study: Study, ledger: Ledger, train: Train, tell: Tell) -> list[float]:
+def _train_proposals(study: Study, ledger: Ledger, train: Train, tell: Tell) -> list[float]:
     """Tuning factors for the smallest fraction by the study's sampler, each trained before the next is chosen."""
     search, fraction = study.search, study.search.fractions[0]
     limits = min(search.first_grid), max(search.first_grid)
@@ -142,30 +142,30 @@ def _proposed(study: Study, ledger: Ledger, train: Train, tell: Tell) -> list[fl
             f"{study.samples_at(fraction)} samples: tuning factor {factor:.3g}, proposal {place + 1} of "
             f"{search.first_count} by {search.sampler}"
         )
-        rows = train(_cells(study, fraction, [factor]))
-        alive = [row.score for row in rows if row.score is not None]
-        tried.append(TriedFactor(factor, sum(alive) / len(alive) if alive else None))
-    return sorted(one.tuning_factor for one in tried)
+        rows = train(_plan(study, fraction, [factor]))
+        scores = [row.score for row in rows if row.score is not None]
+        tried.append(TriedFactor(factor, sum(scores) / len(scores) if scores else None))
+    return sorted(trial.tuning_factor for trial in tried)
 
 
-def _cells(study: Study, fraction: float, grid: Sequence[float], purpose: str = "search") -> list[PlannedTrial]:
+def _plan(study: Study, fraction: float, grid: Sequence[float], purpose: str = "search") -> list[PlannedTrial]:
     samples = study.samples_at(fraction)
     return [
         PlannedTrial(factor, samples, fraction, seed, purpose) for factor in grid for seed in range(study.search.seeds)
     ]
 
 
-def _fitted(rows: Sequence[StoredTrial], step: float | None) -> Curve:
+def _fit(rows: Sequence[StoredTrial], step: float | None) -> Curve:
     alive = [row for row in rows if row.score is not None]
     if len({row.planned.tuning_factor for row in alive}) < 3:
         first = next((row.error for row in rows if row.error), None)
         reason = f" (the first error: {last_line(first)})" if first else ""
         lost = len(rows) - len(alive)
         # Trials that diverged are results, and stay.
-        again = "--retry" if any(row.status == "failed" for row in rows) else "--fresh"
+        option = "--retry" if any(row.status == "failed" for row in rows) else "--fresh"
         raise IsogonError(
-            f"{lost} of {len(rows)} trials at {rows[0].planned.samples} samples were lost ({lost_counts(rows)}), and "
-            f"fewer than three tuning factors are left{reason}: mend the task and add {again}, or search at "
+            f"{lost} of {len(rows)} trials at {rows[0].planned.samples} samples were lost ({count_lost(rows)}), and "
+            f"fewer than three tuning factors are left{reason}: fix the task and add {option}, or search at "
             "smaller tuning factors."
         )
     points = [

@@ -1,4 +1,4 @@
-"""What an outcome says in sentences, for the terminal and the page alike."""
+"""An outcome in sentences, for the terminal and the page alike."""
 
 from __future__ import annotations
 
@@ -14,42 +14,42 @@ from isogon.search.trials import StoredTrial
 
 def remarks(outcome: Outcome) -> list[str]:
     """Where the answer is weak, each with what would make it stronger."""
-    found = []
+    sentences = []
     seeds = outcome.study.search.seeds
     for samples, curve in outcome.curve.items():
         if curve.edge is not None:
-            found.append(
+            sentences.append(
                 f"{samples} samples: the top is at the grid's {curve.edge} edge, where the grid grew no farther; "
                 f"the best tuning factor may lie beyond {curve.tuning_factor:.3g}."
             )
         if curve.seeds_needed is not None:
             shape = "flat within its noise" if curve.flat else "noisy"
-            found.append(
-                f"{samples} samples: the curve is {shape}; {seeds_words(curve.seeds_needed)} instead of {seeds} would "
+            sentences.append(
+                f"{samples} samples: the curve is {shape}; {seeds_text(curve.seeds_needed)} instead of {seeds} would "
                 "resolve it to one step of the grid."
             )
     lost = lost_sentence(outcome.rows)
-    return [*found, lost] if lost else found
+    return [*sentences, lost] if lost else sentences
 
 
 def lost_sentence(rows: Sequence[StoredTrial]) -> str | None:
     """How many trials diverged, failed and were pruned, and the first error; None where all went well."""
-    words = lost_counts(rows)
-    if not words:
+    counts = count_lost(rows)
+    if not counts:
         return None
     first = next((row.error for row in rows if row.error), None)
     error = f"; the first error: {last_line(first)}" if first else ""
-    return f"Of {len(rows)} trials {words}; they are left out of the means{error}."
+    return f"Of {len(rows)} trials {counts}; they are left out of the means{error}."
 
 
-def lost_counts(rows: Sequence[StoredTrial]) -> str:
-    """How many trials were lost in which way; empty where none was."""
+def count_lost(rows: Sequence[StoredTrial]) -> str:
+    """The lost trials by status, as text; empty where none was lost."""
     counts = {status: sum(row.status == status for row in rows) for status in LOST}
     return ", ".join(f"{count} {status}" for status, count in counts.items() if count)
 
 
 def loss_sentence(outcome: Outcome) -> str:
-    """What being off by a factor 2 costs, by the curve of the largest fraction."""
+    """The cost of being off by a factor 2, by the curve of the largest fraction."""
     samples, curve = max(outcome.curve.items())
     below, above = (difference(outcome.study, loss) for loss in curve.losses)
     metric = outcome.study.task.metric
@@ -58,10 +58,10 @@ def loss_sentence(outcome: Outcome) -> str:
 
 def cost_sentence(outcome: Outcome) -> str:
     cost = outcome.cost
-    rival = "the same grid takes" if outcome.study.search.sampler == "grid" else "as many tuning factors take"
+    grid = "the same grid takes" if outcome.study.search.sampler == "grid" else "as many tuning factors take"
     verified = f"; verification took {cost.verification_images:,} more" if cost.verification_images else ""
     return (
-        f"The search saw {cost.images:,} images, {cost.share:.3g} of the {cost.full_grid_images:,} that {rival} "
+        f"The search saw {cost.images:,} images, {cost.share:.3g} of the {cost.full_grid_images:,} that {grid} "
         f"on the full data{verified}. All trials together trained for {cost.seconds:.0f} s."
     )
 
@@ -88,9 +88,9 @@ def in_per_cent(study: Study) -> bool:
     return study.task.objective is None and study.task.metric == "accuracy"
 
 
-def seeds_words(needed: int) -> str:
+def seeds_text(needed: int) -> str:
     """
-    >>> seeds_words(12), seeds_words(MOST_SEEDS)
+    >>> seeds_text(12), seeds_text(MOST_SEEDS)
     ('12 seeds', 'more than 100 seeds')
     """
     return f"more than {MOST_SEEDS} seeds" if needed >= MOST_SEEDS else f"{needed} seeds"

@@ -1,4 +1,4 @@
-"""`Progress`: how far a study is, read from its storage without a word to whoever runs it."""
+"""`Progress`: how far a study is, read from its storage without disturbing its drivers."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ STATUSES: tuple[Status, ...] = ("finished", "running", "waiting", "diverged", "f
 class Progress:
     """The trials of the study in `folder` as they are now; `answer` is its `outcome.json` once it has ended.
 
-    A trial of a process that was killed counts as running until the study goes on.
+    A trial of a process that was killed counts as running until the study resumes.
     """
 
     folder: Path
@@ -42,20 +42,20 @@ class Progress:
 
     @classmethod
     def read(cls, folder: str | os.PathLike[str]) -> Progress:
-        place = Path(folder)
+        root = Path(folder)
         try:
-            study = Study.made(read_json(place / STUDY, STUDY))
+            study = Study.made(read_json(root / STUDY, STUDY))
         except IsogonError as error:
-            rule, reason = "one that isogon search has begun", str(error).rstrip(".")
+            rule, reason = "one that isogon search has started", str(error).rstrip(".")
             raise ArgumentError("study folder", rule, str(folder), reason) from None
-        return cls(folder=place, study=study, rows=_rows(study, place), answer=_answer(place / OUTCOME))
+        return cls(folder=root, study=study, rows=_rows(study, root), answer=_answer(root / OUTCOME))
 
     def groups(self) -> dict[tuple[float, int, str], list[StoredTrial]]:
         """The trials by fraction, samples and purpose, in the order in which they were planned."""
-        found: dict[tuple[float, int, str], list[StoredTrial]] = {}
+        groups: dict[tuple[float, int, str], list[StoredTrial]] = {}
         for row in self.rows:
-            found.setdefault((row.planned.fraction, row.planned.samples, row.planned.purpose), []).append(row)
-        return found
+            groups.setdefault((row.planned.fraction, row.planned.samples, row.planned.purpose), []).append(row)
+        return groups
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -76,7 +76,7 @@ class Progress:
         }
 
     def _best(self, rows: Sequence[StoredTrial]) -> dict[str, float] | None:
-        """What `best` gives, with the metric's own value under the metric's name."""
+        """The result of `best`, with the metric's own value under the metric's name."""
         top = best(rows)
         if top is None:
             return None
@@ -85,7 +85,7 @@ class Progress:
 
 
 def _answer(file: Path) -> dict[str, Any] | None:
-    """What `outcome.json` says, once it is there."""
+    """The content of `outcome.json`, once it exists."""
     if not file.exists():
         return None
     try:
@@ -106,13 +106,13 @@ def counts(rows: Sequence[StoredTrial]) -> dict[str, int]:
 
 def best(rows: Sequence[StoredTrial]) -> dict[str, float] | None:
     """The tuning factor with the best mean score over the seeds that have finished; None where none has."""
-    cells: dict[float, list[float]] = {}
+    scores: dict[float, list[float]] = {}
     for row in rows:
         if row.score is not None:
-            cells.setdefault(row.planned.tuning_factor, []).append(row.score)
-    if not cells:
+            scores.setdefault(row.planned.tuning_factor, []).append(row.score)
+    if not scores:
         return None
-    mean, factor, seeds = max((sum(found) / len(found), factor, len(found)) for factor, found in cells.items())
+    mean, factor, seeds = max((sum(values) / len(values), factor, len(values)) for factor, values in scores.items())
     return {"tuning_factor": factor, "score": mean, "seeds": seeds}
 
 

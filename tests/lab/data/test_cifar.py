@@ -108,7 +108,7 @@ def test_pickles_written_by_this_python_are_read_too(tmp_path, made_up, same_arr
 
 
 class Evil:
-    """Unpickles by calling whatever it is told."""
+    """Unpickles by calling any function it names."""
 
     def __init__(self, function, *arguments):
         self.call = function, arguments

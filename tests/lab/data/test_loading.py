@@ -116,8 +116,8 @@ def test_subsets_are_nested_and_as_balanced_as_the_classes_allow(labels, seed, d
     assert len(places) == count
     assert (np.diff(places) > 0).all()
     assert set(balanced_subset(labels, fewer, seed)) <= set(places)
-    have, taken = np.bincount(labels, minlength=5), np.bincount(labels[places], minlength=5)
-    assert ((taken >= taken.max() - 1) | (taken == have)).all()
+    have, chosen = np.bincount(labels, minlength=5), np.bincount(labels[places], minlength=5)
+    assert ((chosen >= chosen.max() - 1) | (chosen == have)).all()
 
 
 def test_a_subset_of_all_is_the_set_itself(mini):

@@ -1,4 +1,4 @@
-"""Images and labels as the readers hand them over, their checksum, and what is said when files are missing or bad."""
+"""Images and labels as the readers hand them over, their checksum, and the errors for missing or bad files."""
 
 from __future__ import annotations
 
@@ -44,16 +44,16 @@ class Arrays:
         return digest.hexdigest()
 
 
-def checked_arrays(
+def make_arrays(
     place: Path | str,
     train: tuple[NDArray[Any], NDArray[Any]],
     test: tuple[NDArray[Any], NDArray[Any]],
     classes: tuple[str, ...] | None = None,
     checksum: str | None = None,
 ) -> Arrays:
-    """The set made of (images, labels) twice, N×C×H×W, once they fit together and, where given, the checksum agrees.
+    """A set of (images, labels) twice, N×C×H×W, checked: they fit together and, where given, the checksum agrees.
 
-    Without `classes` there are as many as the largest label says, named by their numbers.
+    Without `classes` their number follows from the largest label, and they are named by numbers.
     """
     for images, labels in (train, test):
         if images.dtype != np.uint8 or images.ndim != 4 or images.size == 0:

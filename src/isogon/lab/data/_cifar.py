@@ -1,7 +1,7 @@
 """CIFAR-10 and CIFAR-100 as published: the python and the binary version, packed or unpacked.
 
 A binary record is the label (CIFAR-100: coarse, then fine) and 3,072 pixels, channel by channel. The python version
-pickles the same pixels in a dictionary; a pickle can name any function, so only what rebuilds a numpy array is let in.
+pickles the same pixels in a dictionary; a pickle can name any function, so only what rebuilds a numpy array is allowed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isogon.errors import first_line
-from isogon.lab.data._arrays import Arrays, DamagedDataError, MissingDataError, checked_arrays
+from isogon.lab.data._arrays import Arrays, DamagedDataError, MissingDataError, make_arrays
 from isogon.lab.data._unpacking import check_unpacked_size
 
 SIZE = 32
@@ -111,15 +111,17 @@ def read_cifar(wanted: CifarSet, root: Path) -> Arrays:
             (folder / wanted.binary_archive, binary, False),
         ):
             if place.exists():
-                contents = _unpacked(place, files, wanted) if place.is_file() else _loose(place, files, wanted)
-                return _joined(wanted, place, contents, is_python)
+                contents = (
+                    _read_archive(place, files, wanted) if place.is_file() else _read_loose_files(place, files, wanted)
+                )
+                return _join(wanted, place, contents, is_python)
     raise MissingDataError(
         f"{wanted.name} is not in {root}: put {wanted.python_archive} or {wanted.binary_archive} there as published "
         "(https://www.cs.toronto.edu/~kriz/cifar.html), or set ISOGON_DATA to the folder that has it."
     )
 
 
-def _joined(wanted: CifarSet, place: Path, contents: list[bytes], is_python: bool) -> Arrays:
+def _join(wanted: CifarSet, place: Path, contents: list[bytes], is_python: bool) -> Arrays:
     parts: list[_Part] = []
     counts = [wanted.per_file[0]] * len(wanted.train) + [wanted.per_file[1]]
     for content, count in zip(contents, counts, strict=True):
@@ -134,7 +136,7 @@ def _joined(wanted: CifarSet, place: Path, contents: list[bytes], is_python: boo
     images = [part[0].reshape(-1, 3, SIZE, SIZE) for part in parts]
     labels = [part[1] for part in parts]
     train = np.concatenate(images[:-1]), np.concatenate(labels[:-1])
-    arrays = checked_arrays(place, train, (images[-1], labels[-1]), wanted.classes, wanted.checksum)
+    arrays = make_arrays(place, train, (images[-1], labels[-1]), wanted.classes, wanted.checksum)
     for part_labels in (arrays.train_y, arrays.test_y):
         if np.ptp(np.bincount(part_labels, minlength=len(wanted.classes))) > 0:
             raise DamagedDataError(place, "its classes are not of equal size, as those of the published set are")
@@ -162,7 +164,7 @@ def _from_pickle(wanted: CifarSet, place: Path, content: bytes) -> _Part:
     return images, labels
 
 
-# numpy moved its rebuilding function between versions; an array says which it is here.
+# numpy moved its rebuilding function between versions; an array shows which it is here.
 _REBUILD = np.zeros(0).__reduce__()[0]
 _HARMLESS = {
     ("numpy", "ndarray"): np.ndarray,
@@ -185,7 +187,7 @@ class _ArraysOnly(pickle.Unpickler):
         raise pickle.UnpicklingError("it refers to something outside the file")
 
 
-def _loose(folder: Path, files: tuple[str, ...], wanted: CifarSet) -> list[bytes]:
+def _read_loose_files(folder: Path, files: tuple[str, ...], wanted: CifarSet) -> list[bytes]:
     contents = []
     for name in files:
         if not (folder / name).is_file():
@@ -195,10 +197,10 @@ def _loose(folder: Path, files: tuple[str, ...], wanted: CifarSet) -> list[bytes
     return contents
 
 
-def _unpacked(archive: Path, files: tuple[str, ...], wanted: CifarSet) -> list[bytes]:
+def _read_archive(archive: Path, files: tuple[str, ...], wanted: CifarSet) -> list[bytes]:
     packed = archive.read_bytes()
     _check_md5(archive, packed, wanted)
-    found: dict[str, bytes] = {}
+    contents: dict[str, bytes] = {}
     try:
         with tarfile.open(fileobj=io.BytesIO(packed), mode="r:*") as tar:
             total = 0
@@ -208,15 +210,15 @@ def _unpacked(archive: Path, files: tuple[str, ...], wanted: CifarSet) -> list[b
                 name = Path(member.name).name
                 if name in files and member.isfile():
                     content = tar.extractfile(member)
-                    found[name] = content.read() if content else b""
+                    contents[name] = content.read() if content else b""
     except (tarfile.TarError, EOFError, OSError, ValueError, zlib.error, lzma.LZMAError) as error:
         if isinstance(error, DamagedDataError):
             raise
         raise DamagedDataError(archive, f"it does not unpack ({first_line(error)})") from error
-    lacking = [name for name in files if name not in found]
+    lacking = [name for name in files if name not in contents]
     if lacking:
         raise DamagedDataError(archive, f"it lacks {', '.join(lacking)}")
-    return [found[name] for name in files]
+    return [contents[name] for name in files]
 
 
 def _check_md5(path: Path, content: bytes, wanted: CifarSet) -> None:

@@ -42,7 +42,7 @@ def bordered(height: int, width: int, count: int) -> NDArray[np.int16]:
 
 
 def surroundings(pixels: NDArray[np.int16], row: int, column: int) -> tuple[Any, Any, Any]:
-    """What is known before a pixel of all images: the flag's context, the prediction, the difference's context."""
+    """The context of a pixel in all images: the flag's context, the prediction, the difference's context."""
     near = [pixels[row + BORDER + down, column + BORDER + right] for down, right in _NEIGHBOURS]
     flag = np.zeros(pixels.shape[2], np.int64)
     for place, neighbour in enumerate(near):

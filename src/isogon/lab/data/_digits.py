@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from isogon.lab.data._arrays import Arrays, checked_arrays, needed_package
+from isogon.lab.data._arrays import Arrays, make_arrays, needed_package
 
 #: grey levels are 0 … 16
 WHITE = 16
@@ -16,4 +16,4 @@ def read_digits() -> Arrays:
     images, labels = datasets.load_digits(return_X_y=True)
     grey = np.rint(images * (255 / WHITE)).astype(np.uint8).reshape(-1, 1, 8, 8)
     test = np.arange(len(grey)) % 5 == 4
-    return checked_arrays("digits", (grey[~test], labels[~test]), (grey[test], labels[test]), tuple("0123456789"))
+    return make_arrays("digits", (grey[~test], labels[~test]), (grey[test], labels[test]), tuple("0123456789"))

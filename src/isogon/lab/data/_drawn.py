@@ -27,7 +27,7 @@ def read_drawn_folders() -> Arrays:
 
 
 def write_drawn_folders(folder: Path) -> None:
-    """Stripes whose direction tells the class, of any phase, size and colour and under noise; JPEG, and some PNG."""
+    """Stripes whose direction is the class, of any phase, size and colour and under noise; JPEG, and some PNG."""
     pillow = needed_package("PIL.Image", "pillow", "to draw pictures")
     rng = np.random.default_rng(0)
     for part, count in (("train", TRAIN), ("val", TEST)):

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isogon.errors import ArgumentError, first_line
-from isogon.lab.data._arrays import Arrays, DamagedDataError, MissingDataError, checked_arrays, needed_package
+from isogon.lab.data._arrays import Arrays, DamagedDataError, MissingDataError, make_arrays, needed_package
 from isogon.lab.data._unpacking import check_memory
 
 #: pixels of an image's side at most, when it is resized, and of an image in a file
@@ -45,13 +45,13 @@ def read_image_folder(folder: Path, size: int | None = None) -> Arrays:
         files = [(path, label) for label, name in enumerate(classes) for path in _images_in(part / name)]
         if not files:
             raise MissingDataError(f"{part} holds no images: put them into {part}/CLASS.")
-        parts.append((_decoded([path for path, _ in files], size), np.array([label for _, label in files])))
-    return checked_arrays(folder, parts[0], parts[1], classes)
+        parts.append((_decode([path for path, _ in files], size), np.array([label for _, label in files])))
+    return make_arrays(folder, parts[0], parts[1], classes)
 
 
 @dataclass(frozen=True)
 class TinyImageNet:
-    """The published numbers: classes, training images of each, validation images in all, pixels a side."""
+    """The published numbers: classes, training images of each, validation images in all, pixels per side."""
 
     classes: int = 200
     train: int = 500
@@ -86,17 +86,17 @@ def read_tiny_imagenet(root: Path, published: TinyImageNet = TinyImageNet()) -> 
             f"set has {published.classes}, {published.classes * published.train} and {published.test}",
         )
     parts = [
-        (_decoded([path for path, _ in files], None, published.size), np.array([label for _, label in files]))
+        (_decode([path for path, _ in files], None, published.size), np.array([label for _, label in files]))
         for files in (train, test)
     ]
-    return checked_arrays(folder, parts[0], parts[1], _words(folder, ids))
+    return make_arrays(folder, parts[0], parts[1], _class_names(folder, ids))
 
 
-def _words(folder: Path, ids: Sequence[str]) -> tuple[str, ...]:
-    """The classes in words where words.txt has them."""
+def _class_names(folder: Path, ids: Sequence[str]) -> tuple[str, ...]:
+    """The classes' names where words.txt has them."""
     lines = (folder / "words.txt").read_text().splitlines() if (folder / "words.txt").exists() else []
-    words = dict(line.split("\t", 1) for line in lines if "\t" in line)
-    return tuple(words.get(name, name) for name in ids)
+    names = dict(line.split("\t", 1) for line in lines if "\t" in line)
+    return tuple(names.get(key, key) for key in ids)
 
 
 def _images_in(folder: Path) -> list[Path]:
@@ -106,7 +106,7 @@ def _images_in(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES and path.is_file())
 
 
-def _decoded(paths: Sequence[Path], size: int | None, exactly: int | None = None) -> NDArray[np.uint8]:
+def _decode(paths: Sequence[Path], size: int | None, exactly: int | None = None) -> NDArray[np.uint8]:
     """All images, N×3×H×W; `exactly` is the side they must have."""
     pillow = needed_package("PIL.Image", "pillow", "to read image files")
     images: NDArray[np.uint8] | None = None
@@ -114,13 +114,13 @@ def _decoded(paths: Sequence[Path], size: int | None, exactly: int | None = None
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", pillow.DecompressionBombWarning)
-                with pillow.open(path) as opened:
-                    if opened.width * opened.height > _MOST_PIXELS:
-                        raise ValueError(f"it has {opened.width}×{opened.height} pixels")
-                    picture = opened.convert("RGB")
+                with pillow.open(path) as file:
+                    if file.width * file.height > _MOST_PIXELS:
+                        raise ValueError(f"it has {file.width}×{file.height} pixels")
+                    picture = file.convert("RGB")
                 if size:
-                    picture = _fitted(picture, size, pillow)
-        except Exception as error:  # Pillow raises whatever a broken file leads to
+                    picture = _resize_and_crop(picture, size, pillow)
+        except Exception as error:  # Pillow raises errors of any type
             raise DamagedDataError(path, f"it does not decode ({first_line(error)})") from error
         pixels = np.asarray(picture).transpose(2, 0, 1)
         if images is None:
@@ -137,7 +137,7 @@ def _decoded(paths: Sequence[Path], size: int | None, exactly: int | None = None
     return images
 
 
-def _fitted(picture: Any, size: int, pillow: Any) -> Any:
+def _resize_and_crop(picture: Any, size: int, pillow: Any) -> Any:
     """Shorter side to `size`, then the centre."""
     width, height = picture.size
     scale = size / min(width, height)

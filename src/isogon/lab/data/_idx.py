@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from isogon.lab.data._arrays import Arrays, DamagedDataError, MissingDataError, checked_arrays
-from isogon.lab.data._unpacking import unpacked
+from isogon.lab.data._arrays import Arrays, DamagedDataError, MissingDataError, make_arrays
+from isogon.lab.data._unpacking import unpack
 
 FILES = tuple(f"{part}-{kind}-ubyte" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1"))
 
@@ -46,10 +46,10 @@ FASHION_MNIST = IdxSet(
 def read_idx_set(wanted: IdxSet, root: Path) -> Arrays:
     """The set from the first folder that holds its four files."""
     for folder in wanted.folders:
-        found = [_plain_or_gzipped(root / folder, name) for name in FILES]
-        if all(path is not None for path in found):
-            train_x, train_y, test_x, test_y = (read_idx(path) for path in found if path is not None)
-            return checked_arrays(
+        paths = [_plain_or_gzipped(root / folder, name) for name in FILES]
+        if all(path is not None for path in paths):
+            train_x, train_y, test_x, test_y = (read_idx(path) for path in paths if path is not None)
+            return make_arrays(
                 root / folder, (train_x[:, None], train_y), (test_x[:, None], test_y), wanted.classes, wanted.checksum
             )
     raise MissingDataError(
@@ -60,7 +60,7 @@ def read_idx_set(wanted: IdxSet, root: Path) -> Arrays:
 
 def read_idx(path: Path) -> NDArray[np.uint8]:
     """The array in one idx file; its length must be exactly what its header promises."""
-    content = unpacked(path, path.read_bytes(), "gz") if path.suffix == ".gz" else path.read_bytes()
+    content = unpack(path, path.read_bytes(), "gz") if path.suffix == ".gz" else path.read_bytes()
     dimensions = content[3] if len(content) > 3 else 0
     values = 4 + 4 * dimensions
     # Labels have one dimension, images three.

@@ -45,7 +45,7 @@ NAMES = (*_WITHOUT_FILES, *_BELOW_ROOT, "imagefolder:PATH", "npz:PATH")
 class Dataset:
     """A data set in memory. Several loads share their tensors, so do not write to them.
 
-    `indices` tells which samples of the full training set these are. `mean` and `std` are those of the full training
+    `indices` are the places of these samples in the full training set. `mean` and `std` are those of the full training
     set, per channel with pixels in [0, 1], for a subset too: trials on parts of the data see the same inputs.
     `fingerprint` is a SHA-256 over all images and labels of the full set and over `indices`: what a run records.
     """

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isogon.errors import first_line
-from isogon.lab.data._arrays import Arrays, DamagedDataError, MissingDataError, checked_arrays
-from isogon.lab.data._unpacking import check_unpacked_size, unpacked
+from isogon.lab.data._arrays import Arrays, DamagedDataError, MissingDataError, make_arrays
+from isogon.lab.data._unpacking import check_unpacked_size, unpack
 
 NAMES = ("train_x", "train_y", "test_x", "test_y")
 #: an N×H×W×C array has few channels; more means that they were put first
@@ -23,14 +23,14 @@ def read_npz(path: Path) -> Arrays:
     """Images as uint8 N×H×W×C or N×H×W, labels as whole numbers from 0."""
     if not path.is_file():
         raise MissingDataError(f"{path} does not exist: put a numpy archive of {', '.join(NAMES)} there.")
-    arrays = unpacked_npz(path, path.read_bytes(), NAMES)
+    arrays = unpack_npz(path, path.read_bytes(), NAMES)
     train_x, test_x = (_channels_first(path, arrays[name]) for name in ("train_x", "test_x"))
-    return checked_arrays(path, (train_x, arrays["train_y"]), (test_x, arrays["test_y"]))
+    return make_arrays(path, (train_x, arrays["train_y"]), (test_x, arrays["test_y"]))
 
 
-def unpacked_npz(place: Path | str, content: bytes, names: tuple[str, ...]) -> dict[str, NDArray[Any]]:
+def unpack_npz(place: Path | str, content: bytes, names: tuple[str, ...]) -> dict[str, NDArray[Any]]:
     """The named arrays of an archive, whether or not it is in xz; nothing is unpickled."""
-    plain = unpacked(place, content, "xz") if content[:6] == b"\xfd7zXZ\0" else content
+    plain = unpack(place, content, "xz") if content[:6] == b"\xfd7zXZ\0" else content
     try:
         with zipfile.ZipFile(io.BytesIO(plain)) as members:
             check_unpacked_size(place, sum(member.file_size for member in members.infolist()), len(plain))

@@ -14,14 +14,14 @@ from typing import Any
 from isogon.errors import first_line
 from isogon.lab.data._arrays import DamagedDataError
 
-# Pictures pack to a tenth at best; what is small is let through whatever its ratio, and nothing that fills the memory.
+# Pictures pack to a tenth at best; small contents pass whatever their ratio, and nothing that fills the memory does.
 _MOST_RATIO, _SMALL = 100, 64 * 2**20
 _PIECE = 2**20
 _OPENERS: dict[str, Callable[..., Any]] = {"gz": gzip.open, "xz": lzma.open}
 
 
-def unpacked(place: Path | str, content: bytes, kind: str) -> bytes:
-    """`content`, packed by `kind` (gz or xz), as it was before; `place` is where it comes from."""
+def unpack(place: Path | str, content: bytes, kind: str) -> bytes:
+    """Unpack `content`, packed by `kind` (gz or xz); `place` is where it comes from."""
     plain = bytearray()
     try:
         with _OPENERS[kind](io.BytesIO(content)) as stream:
@@ -44,7 +44,7 @@ def check_memory(place: Path | str, needed: int) -> None:
     """Refuse arrays that this machine's memory cannot hold, before they are made."""
     try:
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (AttributeError, OSError, ValueError):  # a system that does not tell
+    except (AttributeError, OSError, ValueError):  # a system without these numbers
         return
     if needed > memory:
         sizes = f"its images need {needed / 1e9:,.0f} GB and this machine has {memory / 1e9:,.0f}"

@@ -1,4 +1,4 @@
-"""What every engine offers: how configs become jobs, who does them, and how long it stays ready."""
+"""What every engine offers: how configs become jobs, how jobs are done, and how long it stays ready."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class TrainingEngine(ABC):
         heard: Say,
         claim: Callable[[Any], bool] | None = None,
     ) -> None:
-        """Do all jobs, `workers` at a time (as many as suit where None), and pass on what they say."""
+        """Do all jobs, `workers` at a time (as many as suit where None); `heard` gets their events."""
 
     @abstractmethod
     def kept_ready(self) -> AbstractContextManager[Any]:

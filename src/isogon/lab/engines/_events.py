@@ -1,4 +1,4 @@
-"""What a job says while it works, and what `run_all` says of a training: one class per event."""
+"""The events of a job while it works, and those of `run_all` about a training: one class per event."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ class Event:
 
 @dataclass(frozen=True)
 class EpochEnded(Event):
-    """`report` is what the job tells of the epoch: a training its row, an objective its step and value."""
+    """`report` is about the epoch: the row of a training, or step and value of an objective."""
 
     report: Any
 
 
 @dataclass(frozen=True)
 class RunEnded(Event):
-    """The run is over, whatever came of it: `result` is a training's status, or what an objective returned."""
+    """The run has ended: `result` is a training's status, or what an objective returned."""
 
     result: Any
 
 
 @dataclass(frozen=True)
 class RunFailed(Event):
-    """The run ended with an error, whose trace this is."""
+    """The run ended with an error; this is its traceback."""
 
     error: str
 
 
 @dataclass(frozen=True)
 class DiskFull(Event):
-    """The run was left for later: there is no room at `where`."""
+    """The run was left for later: the disk is full at `where`."""
 
     where: str
 

@@ -13,7 +13,7 @@ from isogon.lab.run import Config
 
 
 class LanesEngine(LocalEngine):
-    """As `local`, but a job is of several configs."""
+    """Like `local`, but with several configs per job."""
 
     together = True
 

@@ -62,11 +62,11 @@ def run_all(
         workers: processes, one thread each; the cores this process may use, or 1 on a GPU, or what the Ray cluster
             takes, unless given.
         device: `cuda` where there is one, else `cpu`.
-        progress: bars on a terminal, a line a run elsewhere.
+        progress: bars on a terminal, one line per run elsewhere.
         news: called with a `lab.TrainingEpoch` after each epoch and a `lab.TrainingEnded` after each run.
-        claim: called with a config right before its training starts; one for which it says False is left to others,
+        claim: called with a config right before its training starts; one for which it returns False is left to others
             and is not among the runs.
-        ray: where the cluster is and what a training asks of it (see `lab.RaySettings`).
+        ray: where the cluster is and what a training needs of it (see `lab.RaySettings`).
 
     A script that calls this must do so under `if __name__ == "__main__":`, since each worker imports it.
     """
@@ -79,7 +79,7 @@ def run_all(
         raise ArgumentError("configs", "all different", given, "vary the seed")
     folder = Path(out)
     places = {key: folder / config.name for key, config in by_key.items()}
-    # As they were when they ended: a folder that somebody removes later takes no result away.
+    # As they were when they ended: removing a folder later removes no result.
     runs = {key: run for key in by_key if (run := Run.read_if_ended(places[key])) is not None}
     missing = [config for key, config in by_key.items() if key not in runs]
     can_have = claim or (lambda config: True)
@@ -89,7 +89,7 @@ def run_all(
     jobs = [TrainingJob(tuple(unit), str(folder), device, together=chosen.together) for unit in units]
     with bar_of_runs(missing, done=len(configs) - len(missing), shown=progress) as show:
 
-        def claimed(job: TrainingJob) -> bool:
+        def claim_job(job: TrainingJob) -> bool:
             job.configs = tuple(config for config in job.configs if can_have(config))
             ours.update(job.keys)
             return bool(job.configs)
@@ -102,28 +102,28 @@ def run_all(
                 write_whole(places[config.key] / ERROR, run.error or "")
             else:
                 (places[config.key] / ERROR).unlink(missing_ok=True)
-            tell(TrainingEnded(config, run))
+            report(TrainingEnded(config, run))
 
-        def tell(event: TrainingEpoch | TrainingEnded) -> None:
+        def report(event: TrainingEpoch | TrainingEnded) -> None:
             show(event)
             if news is not None:
                 news(event)
 
-        def heard(event: Event) -> None:
+        def handle(event: Event) -> None:
             config, place = by_key[event.key], places[event.key]
             if isinstance(event, DiskFull):
                 raise DiskFullError(event.where)
             if isinstance(event, EpochEnded):
-                tell(TrainingEpoch(config, event.report))
-            elif (run := Run.read_if_ended(place)) is not None:  # also where a worker died that had others under way
+                report(TrainingEpoch(config, event.report))
+            elif (run := Run.read_if_ended(place)) is not None:  # also where a worker died that had other jobs
                 end(run)
             elif isinstance(event, RunFailed):
-                end(_failed(config, place, event.error))
+                end(_failed_run(config, place, event.error))
             else:
-                end(_failed(config, place, f"it ended, and its files in {place} were gone before they were read"))
+                end(_failed_run(config, place, f"it ended, and its files in {place} were gone before they were read"))
 
         if jobs:
-            pool(jobs, heard=heard, claim=claimed)
+            pool(jobs, heard=handle, claim=claim_job)
     return [runs[key] for key in by_key if key in ours]
 
 
@@ -144,7 +144,7 @@ class TrainingJob:
         return replace(self, out=out)
 
     def work(self, say: Say) -> None:
-        """Train them. Where the disk is full it says so, and leaves the rest for later."""
+        """Train them. A full disk is reported, and the rest is left for later."""
 
         def report(config: Config, row: Mapping[str, Any]) -> None:
             say(EpochEnded(config.key, dict(row)))
@@ -163,7 +163,7 @@ class TrainingJob:
             try:
                 run = train(config, place, device=self.device, progress=False, report=partial(report, config))
                 say(RunEnded(config.key, run.status))
-            except Exception as error:  # whatever a config leads to is that run's failure
+            except Exception as error:  # an error of a config is a failure of that run
                 full = full_disk(error, self.out)
                 if full is not None:
                     say(DiskFull(config.key, full))
@@ -171,5 +171,5 @@ class TrainingJob:
                 say(RunFailed(config.key, traceback.format_exc()))
 
 
-def _failed(config: Config, folder: Path, error: str) -> Run:
+def _failed_run(config: Config, folder: Path, error: str) -> Run:
     return Run(config=config, status="failed", epochs=pd.DataFrame(), folder=folder, error=error)

@@ -37,7 +37,7 @@ def find_engine(name: Engine) -> TrainingEngine:
 
 
 def pool_for(engine: Engine, *, workers: int | None, device: str, ray: RaySettings | None = None) -> Pool:
-    """What does the jobs of `engine`, `workers` at a time: processes of this machine, or a Ray cluster.
+    """The pool that does the jobs of `engine`, `workers` at a time: processes of this machine, or a Ray cluster.
 
     Without `workers`, as many as this machine has cores, or as many as the cluster takes.
     """

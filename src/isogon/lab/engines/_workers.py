@@ -1,4 +1,4 @@
-"""A pool of processes: one thread each, and the death of one costs no job but what it had under way."""
+"""A pool of processes: one thread each; the death of one costs no job but its current one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from isogon.lab.engines._events import Event, RunFailed, Say
 
 # A job whose worker dies is tried again, since the machine may have been short of memory; not for ever.
 _TRIES = 2
-# With which a worker ends that was to start workers itself: it runs the driver's script, which has no main guard.
+# Exit code of a worker that should start workers itself: it runs the driver's script, which has no main guard.
 _UNGUARDED = 78
 
 
@@ -33,7 +33,7 @@ class Job(Protocol):
     def keys(self) -> Sequence[str]: ...
 
     def work(self, say: Say) -> None:
-        """Do it, and say what there is to say; an exception here counts as the worker's death."""
+        """Do it, and report events; an exception here counts as the worker's death."""
 
 
 AnyJob = TypeVar("AnyJob", bound=Job)
@@ -45,15 +45,15 @@ def work_through(
 ) -> None:
     """Do all jobs, `workers` at a time; one whose worker dies twice is a `RunFailed` and ends no other.
 
-    `claim` is asked right before a job is first given to a worker; where it says False, somebody else does that job.
+    `claim` is called right before a job is first given to a worker; where it returns False, another driver does it.
     """
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         os._exit(_UNGUARDED)
     context = multiprocessing.get_context("spawn")
-    kept = _KEPT.get()
+    shared = _KEPT.get()
     waiting = deque((job, 1) for job in jobs)  # and which try it will be
     busy: dict[Connection, _Worker] = {}
-    idle: list[_Worker] = [] if kept is None else kept
+    idle: list[_Worker] = [] if shared is None else shared
     try:
         while waiting or busy:
             while waiting and len(busy) < workers:
@@ -63,7 +63,7 @@ def work_through(
                 worker = idle.pop() if idle else _Worker(context)
                 busy[worker.connection] = worker
                 worker.give(job, tries)
-            if not busy:  # all that was left was somebody else's
+            if not busy:  # all that was left belongs to other drivers
                 break
             for connection in wait(list(busy)):
                 worker = busy[connection]  # type: ignore[index]
@@ -71,47 +71,47 @@ def work_through(
                     event: Event | None = worker.connection.recv()
                 except (EOFError, OSError):
                     del busy[worker.connection]
-                    _after_a_death(worker, waiting, heard)
+                    _handle_death(worker, waiting, heard)
                     continue
                 if event is None:  # the job is done
                     idle.append(busy.pop(worker.connection))
                 else:
                     heard(event)
     finally:
-        for worker in [*busy.values(), *(idle if kept is None else [])]:
+        for worker in [*busy.values(), *(idle if shared is None else [])]:
             worker.end()
 
 
 @contextmanager
 def workers_kept() -> Iterator[None]:
     """Within it, workers that have done their jobs wait for the next call's: to start one takes seconds."""
-    kept: list[_Worker] = []
-    before = _KEPT.set(kept)
+    idle: list[_Worker] = []
+    before = _KEPT.set(idle)
     try:
         yield
     finally:
         _KEPT.reset(before)
-        for worker in kept:
+        for worker in idle:
             worker.end()
 
 
 class _Worker:
-    """A process and the line to it."""
+    """A process and the connection to it."""
 
     job: Job
 
     def __init__(self, context: Any) -> None:
-        self.connection, theirs = context.Pipe()
+        self.connection, remote = context.Pipe()
         # No daemon: a job may have processes of its own, for example those of a DataLoader.
-        self.process: BaseProcess = context.Process(target=_work, args=(theirs,), daemon=False)
-        with _interrupts_held_back():
+        self.process: BaseProcess = context.Process(target=_work, args=(remote,), daemon=False)
+        with _block_interrupts():
             self.process.start()
-        theirs.close()
+        remote.close()
         self.tries = 0
 
     def give(self, job: Job, tries: int) -> None:
         self.job, self.tries = job, tries
-        with suppress(OSError):  # it died while it was idle, which will be noticed when it is listened to
+        with suppress(OSError):  # it died while idle; the next read notices
             self.connection.send(job)
 
     def end(self) -> None:
@@ -121,7 +121,7 @@ class _Worker:
 
 
 @contextmanager
-def _interrupts_held_back() -> Iterator[None]:
+def _block_interrupts() -> Iterator[None]:
     """Ctrl-C is for the driver: a process inherits what is blocked, so that it reaches no worker even at its start.
 
     One that comes meanwhile reaches the driver afterwards.
@@ -138,7 +138,7 @@ def _interrupts_held_back() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _after_a_death(worker: _Worker, waiting: deque[tuple[Any, int]], heard: Say) -> None:
+def _handle_death(worker: _Worker, waiting: deque[tuple[Any, int]], heard: Say) -> None:
     worker.process.join()
     worker.connection.close()
     if worker.process.exitcode == _UNGUARDED:
@@ -168,7 +168,7 @@ def _work(connection: Connection) -> None:
 
 
 def _die_with_the_driver() -> None:
-    """A worker must not train on where a resumed driver has begun the same run."""
+    """A worker must not train on where a resumed driver has started the same run."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()

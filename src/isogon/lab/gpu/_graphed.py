@@ -18,13 +18,13 @@ from isogon.lab.run import Run, Training
 from isogon.schedules import SgdwForm
 
 # Steps launched one operation after another before the recording: libraries choose their algorithms, kernels compile.
-_FIRST_STEPS = 3
+_WARM_UP_STEPS = 3
 
 
 class GraphedTraining:
     """`Training` on a stream in pieces of a few steps, each of which returns before the GPU is done with it.
 
-    It is one of so many `lanes` that share the GPU.
+    `lanes` is how many share the GPU.
     """
 
     def __init__(self, training: Training, stream: torch.cuda.Stream, lanes: int = 1) -> None:
@@ -60,7 +60,7 @@ class GraphedTraining:
         return True
 
     def begin(self) -> None:
-        """Get ready for the first step: what the lane needs of the GPU's memory it has from here on."""
+        """Get ready for the first step: from here on the lane has all the GPU memory that it needs."""
         with torch.cuda.stream(self.stream):
             if not self._in_epoch and not self.training.ended:
                 self._begin_epoch()
@@ -89,7 +89,7 @@ class GraphedTraining:
                 monitor.advance(ahead)
             for _ in range(ahead):
                 recording.step()
-            with self.training.rates_moved():
+            with self.training.move_rates():
                 driver.advance(ahead)
         self._step += max(1, ahead)
         if driver.halvings != halvings:
@@ -105,12 +105,12 @@ class GraphedTraining:
             self._recording.fused.refresh()
 
     def _record(self) -> None:
-        """Record a step. Where that fails, for want of Triton or of memory say, all steps stay ordinary."""
+        """Record a step. Where that fails, for want of Triton or memory for example, all steps stay ordinary."""
         try:
             self._recording = _Recording(self.training, self.stream, self._lanes)
         except Exception as error:  # a network may do things that no graph can hold
-            self._usable, self.refused = False, first_line(_root(error))
-            _end_capture_of_chance(self.training.device)
+            self._usable, self.refused = False, first_line(_first_error(error))
+            _end_generator_capture(self.training.device)
 
 
 class _Recording:
@@ -129,28 +129,28 @@ class _Recording:
             self.fused.refresh()
 
     def _record(self, stream: torch.cuda.Stream) -> None:
-        # All algorithms are tried once; later recordings of the process know.
+        # All algorithms are tried once, for later recordings of the process too.
         tf32 = torch.backends.cudnn.allow_tf32
         with (
             torch.backends.cudnn.flags(enabled=True, benchmark=True, benchmark_limit=0, allow_tf32=tf32),
             warnings.catch_warnings(),
         ):
-            # Where a product is the first thing that torch's backward thread does, torch says so, and all is well.
+            # torch warns, without harm, where a product is the first operation of its backward thread.
             warnings.filterwarnings("ignore", message="Attempting to run cuBLAS")
-            for _ in range(_FIRST_STEPS):
+            for _ in range(_WARM_UP_STEPS):
                 self.fused.gradients()
                 self.fused.point_to_gradients()
                 self.fused.update()
-                self.fused.go_on()
-                self.fused.go_back()
+                self.fused.advance()
+                self.fused.rewind()
             self._gradients, self._update = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
-            # Other lanes train meanwhile, and libraries of theirs may ask the driver for something at any moment.
+            # Other lanes train meanwhile, and their libraries may call the driver at any moment.
             relaxed: Any = {"stream": stream, "capture_error_mode": "relaxed"}
             with torch.cuda.graph(self._gradients, **relaxed):
                 self.fused.gradients()
             with torch.cuda.graph(self._update, pool=self._gradients.pool(), **relaxed):
                 self.fused.update()
-                self.fused.go_on()
+                self.fused.advance()
         self.fused.point_to_gradients()
 
     def step(self) -> None:
@@ -161,18 +161,18 @@ class _Recording:
         """The update by the optimizer, for its hooks."""
         self._gradients.replay()
         self.fused.optimizer_step()
-        self.fused.go_on()
+        self.fused.advance()
 
 
-def _root(error: BaseException) -> BaseException:
-    """What went wrong first: a capture that an error cut short ends in another, which only says that."""
+def _first_error(error: BaseException) -> BaseException:
+    """What went wrong first: a capture that an error cut short ends in another error, which hides the reason."""
     while error.__context__ is not None:
         error = error.__context__
     return error
 
 
-def _end_capture_of_chance(device: torch.device) -> None:
-    """A capture that fails leaves torch's generator waiting for its end, and every later draw would be refused."""
+def _end_generator_capture(device: torch.device) -> None:
+    """A capture that fails leaves torch's generator waiting for its end, and every later sample would be refused."""
     generator = torch.cuda.default_generators[torch.cuda.current_device() if device.index is None else device.index]
     generator.graphsafe_set_state(generator.clone_state())
 
@@ -189,8 +189,8 @@ def _restore(training: Training, state: list[torch.Tensor]) -> None:
 
 def _tensors(training: Training) -> list[torch.Tensor]:
     """All that a step changes."""
-    kept = [entry for state in training.optimizer.state.values() for entry in state.values()]
-    buffers = [entry for entry in kept if isinstance(entry, torch.Tensor)]
+    entries = [entry for state in training.optimizer.state.values() for entry in state.values()]
+    buffers = [entry for entry in entries if isinstance(entry, torch.Tensor)]
     return [*training.model.parameters(), *training.model.buffers(), *buffers, training.sums]
 
 

@@ -1,4 +1,4 @@
-"""`lanes`: many trainings of one network at once, each with the result it would have had alone.
+"""`lanes`: many trainings of one network at once, each with the result it would have alone.
 
 Every lane is an ordinary `Training`, with its own recipe, seeds, data subset, schedule, monitor and folder. Lanes share
 nothing but the moment at which their gradients are computed, so a lane that diverges ends alone, and the next config
@@ -32,7 +32,7 @@ LaneReport = Callable[[Config, Mapping[str, Any]], None]
 
 #: lanes at once by device: beyond that a step gains nothing more (benchmarks/gpu_lanes.py)
 AT_ONCE = {"cpu": 16, "cuda": 8}
-# Networks with more weights than this do best by sixes on a GPU: more would drive each other out of its cache.
+# Networks with more weights than this are fastest six at a time on a GPU: more would evict each other from its cache.
 _LARGE, _LARGE_AT_ONCE = 4_000_000, 6
 # Seconds between two checkpoints of a lane: on a GPU epochs may be shorter than the writing of one.
 _CHECKPOINT_SECONDS = {"cpu": 0.0, "cuda": 60.0}
@@ -75,14 +75,14 @@ def lanes(
     runs = {key: run for key, place in places.items() if (run := Run.read_if_ended(place)) is not None}
     waiting = deque(config for config in configs if config.key not in runs)
 
-    opened: dict[str, Training] = {}
+    active: dict[str, Training] = {}
 
     def trainings() -> Iterator[Training]:
         while waiting:
             config = waiting.popleft()
             seconds = _CHECKPOINT_SECONDS[device.type]
-            opened[config.key] = Training(config, places[config.key], device=device, checkpoint_seconds=seconds)
-            yield opened[config.key]
+            active[config.key] = Training(config, places[config.key], device=device, checkpoint_seconds=seconds)
+            yield active[config.key]
 
     sample = Training(waiting[0]) if waiting else None
     reason = why_one_by_one(sample, device) if sample is not None and len(waiting) > 1 else None
@@ -90,16 +90,16 @@ def lanes(
         warnings.warn(f"Lanes train one by one: {reason}.", stacklevel=2)
     # One alone needs no lane on a CPU; on a GPU its steps are recorded all the same.
     if sample is None or reason is not None or sample.draws or (device.type == "cpu" and len(waiting) == 1):
-        ended = _in_turn(waiting, places, device, report)
+        ended = _train_in_turn(waiting, places, device, report)
     else:
         at_once = min(at_once or _most_at_once(sample, device), len(waiting))
-        ended = (_stacked if device.type == "cpu" else _on_streams)(trainings(), at_once, report)
+        ended = (_train_stacked if device.type == "cpu" else _train_on_streams)(trainings(), at_once, report)
     try:
         for run in ended:
             runs[run.config.key] = run
-            opened.pop(run.config.key, None)  # its memory is for the next one
+            active.pop(run.config.key, None)  # its memory is for the next one
     finally:
-        for training in opened.values():
+        for training in active.values():
             training.close()
     return [runs[config.key] for config in configs]
 
@@ -109,16 +109,16 @@ def _most_at_once(sample: Training, device: torch.device) -> int:
     return _LARGE_AT_ONCE if large and device.type == "cuda" else AT_ONCE[device.type]
 
 
-def _in_turn(
+def _train_in_turn(
     configs: Iterable[Config], places: Mapping[str, Path | None], device: torch.device, report: LaneReport | None
 ) -> Iterator[Run]:
     """One after another."""
     for config in configs:
-        told = None if report is None else partial(report, config)
-        yield train(config, places[config.key], device=device, progress=False, report=told)
+        lane_report = None if report is None else partial(report, config)
+        yield train(config, places[config.key], device=device, progress=False, report=lane_report)
 
 
-def _stacked(trainings: Iterator[Training], at_once: int, report: LaneReport | None) -> Iterator[Run]:
+def _train_stacked(trainings: Iterator[Training], at_once: int, report: LaneReport | None) -> Iterator[Run]:
     """A step of each lane at a time, computed together."""
     active: list[_Lane] = []
     while True:
@@ -133,7 +133,7 @@ def _stacked(trainings: Iterator[Training], at_once: int, report: LaneReport | N
                 yield lane.training.finish()
 
 
-def _on_streams(trainings: Iterator[Training], at_once: int, report: LaneReport | None) -> Iterator[Run]:
+def _train_on_streams(trainings: Iterator[Training], at_once: int, report: LaneReport | None) -> Iterator[Run]:
     """Each lane CUDA graphs on a stream of its own; the host only launches, some steps of each in turn."""
     active: list[GraphedTraining] = []
     memory = _Memory(at_once)
@@ -143,58 +143,58 @@ def _on_streams(trainings: Iterator[Training], at_once: int, report: LaneReport 
             training = next(trainings, None)
             more = training is not None
             if training is not None:
-                active.append(memory.begun(training))
+                active.append(memory.begin(training))
         if not active:
-            _let_go()
+            _free_memory()
             return
         for lane in list(active):
             before = lane.training.epoch
             if not lane.advance(_STEPS_AT_ONCE):
                 active.remove(lane)
-                memory.ended(lane)
+                memory.release(lane)
                 yield lane.finish()
             elif report is not None and lane.training.epoch > before:
                 report(lane.training.config, lane.training.history[-1])
         del lane  # with it goes the memory of its graphs
 
 
-def _let_go() -> None:
+def _free_memory() -> None:
     """Give back the GPU's memory of trainings that have ended, which their own hooks hold."""
     gc.collect()
     torch.cuda.empty_cache()
 
 
 class _Memory:
-    """Begins GPU lanes, `wanted` of them while there is memory for another as large as the largest so far."""
+    """Starts GPU lanes, `wanted` of them while there is memory for another as large as the largest so far."""
 
     def __init__(self, wanted: int) -> None:
         self._wanted, self._largest = wanted, 0
-        self._told = self._told_of_refusal = False
+        self._warned_of_memory = self._warned_of_refusal = False
 
-    def begun(self, training: Training) -> GraphedTraining:
-        _let_go()
+    def begin(self, training: Training) -> GraphedTraining:
+        _free_memory()
         before, _ = torch.cuda.mem_get_info(training.device)
         free = _FREE_STREAMS.setdefault(training.device, [])
         stream = free.pop() if free else torch.cuda.Stream(training.device)  # type: ignore[no-untyped-call]
         lane = GraphedTraining(training, stream, self._wanted)
         lane.begin()
-        if lane.refused is not None and not self._told_of_refusal:
-            self._told_of_refusal = True
+        if lane.refused is not None and not self._warned_of_refusal:
+            self._warned_of_refusal = True
             reason = f"a step cannot be recorded ({lane.refused})"
-            warnings.warn(f"Lanes go step by step and gain nothing: {reason}.", stacklevel=2)
+            warnings.warn(f"Lanes train step by step and gain nothing: {reason}.", stacklevel=2)
         after, _ = torch.cuda.mem_get_info(training.device)
         self._largest = max(self._largest, before - after)
         return lane
 
-    def ended(self, lane: GraphedTraining) -> None:
+    def release(self, lane: GraphedTraining) -> None:
         _FREE_STREAMS[lane.training.device].append(lane.stream)
 
     def has_room(self, active: int) -> bool:
         torch.cuda.empty_cache()
         free, _ = torch.cuda.mem_get_info()
         enough = free - _SPARE_BYTES > self._largest
-        if not enough and not self._told:
-            self._told = True
+        if not enough and not self._warned_of_memory:
+            self._warned_of_memory = True
             warnings.warn(
                 f"{active} of {self._wanted} lanes fit the GPU's memory: one takes {self._largest / 2**30:.1f} GiB, "
                 f"and {free / 2**30:.1f} GiB are free. The others follow as lanes end; a smaller batch needs less.",
@@ -204,7 +204,7 @@ class _Memory:
 
 
 class _Lane:
-    """A training that is asked for one batch after another, over all its epochs."""
+    """A training as a stream of batches over all its epochs."""
 
     def __init__(self, training: Training, report: LaneReport | None) -> None:
         self.training, self._report = training, report
@@ -234,13 +234,13 @@ def _step_together(work: Sequence[tuple[Training, Batch]]) -> None:
     alike: dict[torch.Size, list[tuple[Training, Batch]]] = {}
     for training, batch in work:
         alike.setdefault(batch[0].shape, []).append((training, batch))
-    for some in alike.values():
-        if len(some) == 1:
-            training, batch = some[0]
+    for group in alike.values():
+        if len(group) == 1:
+            training, batch = group[0]
             training.backward(*batch)
         else:
-            backward_together([training for training, _ in some], [batch for _, batch in some])
-        for training, _ in some:
+            backward_together([training for training, _ in group], [batch for _, batch in group])
+        for training, _ in group:
             training.step()
 
 
@@ -249,7 +249,7 @@ def why_one_by_one(training: Training, device: torch.device) -> str | None:
 
     On a CPU networks are stacked where that is possible and faster: small images, or no convolution.
     """
-    if training.draws:  # lanes that draw from torch's one generator would not draw what each would alone
+    if training.draws:  # lanes that share torch's one generator would not sample what each would alone
         return "the network is random, for example by dropout"
     if device.type != "cpu":
         return None

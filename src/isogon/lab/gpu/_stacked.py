@@ -17,8 +17,8 @@ Tensors = dict[str, Tensor]
 def backward_together(trainings: Sequence[Training], batches: Sequence[tuple[Tensor, Tensor]]) -> None:
     """What `training.backward(x, y)` does for each training with its batch; the batches have one shape.
 
-    Weights, buffers and gradients stay where each training has them, so that optimizers, schedules and monitors notice
-    nothing: stacking copies the weights, which is little beside the work on a batch.
+    Weights, buffers and gradients stay where each training has them, so that optimizers, schedules and monitors see
+    no difference: stacking copies the weights, which is little beside the work on a batch.
     """
     skeleton = trainings[0]
 
@@ -30,8 +30,8 @@ def backward_together(trainings: Sequence[Training], batches: Sequence[tuple[Ten
         loss = cross_entropy(outputs.to(x.dtype), y)
         return loss, (loss, outputs)
 
-    weights, fixed = _stacked_parameters(trainings)
-    buffers = _stacked([dict(training.model.named_buffers()) for training in trainings])
+    weights, fixed = _stack_parameters(trainings)
+    buffers = _stack([dict(training.model.named_buffers()) for training in trainings])
     x, y = torch.stack([x for x, _ in batches]), torch.stack([y for _, y in batches])
     gradients, (losses, outputs) = vmap(grad(loss_of, has_aux=True))(weights, fixed, buffers, x, y)
     for place, training in enumerate(trainings):
@@ -43,14 +43,14 @@ def backward_together(trainings: Sequence[Training], batches: Sequence[tuple[Ten
         training.note(losses[place], outputs[place], batches[place][1])
 
 
-def _stacked_parameters(trainings: Sequence[Training]) -> tuple[Tensors, Tensors]:
+def _stack_parameters(trainings: Sequence[Training]) -> tuple[Tensors, Tensors]:
     """The trained ones and the frozen ones."""
     parameters = [dict(training.model.named_parameters()) for training in trainings]
     trained = {name for name, parameter in parameters[0].items() if parameter.requires_grad}
-    weights = _stacked([{name: p for name, p in one.items() if name in trained} for one in parameters])
-    fixed = _stacked([{name: p for name, p in one.items() if name not in trained} for one in parameters])
+    weights = _stack([{name: p for name, p in named.items() if name in trained} for named in parameters])
+    fixed = _stack([{name: p for name, p in named.items() if name not in trained} for named in parameters])
     return weights, fixed
 
 
-def _stacked(many: Sequence[Tensors]) -> Tensors:
-    return {name: torch.stack([one[name].detach() for one in many]) for name in many[0]}
+def _stack(copies: Sequence[Tensors]) -> Tensors:
+    return {name: torch.stack([tensors[name].detach() for tensors in copies]) for name in copies[0]}

@@ -1,8 +1,8 @@
-"""Augmentation of whole batches on any device, in two halves: draw first, then a function without chance.
+"""Augmentation of whole batches on any device, in two halves: draw first, then a deterministic function.
 
-`draw` makes everything random of `count` images as one CPU tensor, a row each, so the draws of an epoch follow from its
-generator's seed alone and are the same on every device. `apply` takes images and their rows, has no randomness, no
-shape that depends on values and no wait for the host, and can therefore be captured in a CUDA graph.
+`draw` makes everything random of `count` images as one CPU tensor, one row per image, so the rows of an epoch follow
+from its generator's seed alone and are the same on every device. `apply` takes images and their rows, has no
+randomness, no shape that depends on values and no wait for the host, and can therefore be captured in a CUDA graph.
 
 The distributions are those of the usual per-image pipelines: pad with zeros, crop uniformly, mirror with probability
 ½; or crop a box of random area and shape and resize it.
@@ -29,15 +29,15 @@ class Augmentation(Protocol):
     """What training needs of an augmentation; the ones here are frozen dataclasses."""
 
     def draw(self, count: int, generator: torch.Generator) -> Tensor:
-        """Everything random of `count` images, a row each, on the CPU."""
+        """Everything random of `count` images, one row per image, on the CPU."""
         ...
 
     def apply(self, images: Tensor, drawn: Tensor) -> Tensor:
-        """The images N×C×H×W changed as their rows of `drawn` say, which are on the same device; the dtype stays."""
+        """The images N×C×H×W changed by their rows of `drawn`, which are on the same device; the dtype stays."""
         ...
 
     def at_test(self, images: Tensor) -> Tensor:
-        """The images as they are tested, without chance, in the size of the training images."""
+        """The images as they are tested, without randomness, in the size of the training images."""
         ...
 
 
@@ -81,7 +81,7 @@ class PadCropFlip:
         padded = pad(images, (self.padding,) * 4)
         top, left, mirror = torch.tensor_split(drawn, 3, dim=1)
         rows = top + torch.arange(height, device=images.device)
-        columns = left + _mirrored(torch.arange(width, device=images.device), mirror)
+        columns = left + _mirror(torch.arange(width, device=images.device), mirror)
         # One gather with one index for all channels: several times faster on a CPU than indexing by rows and columns.
         places = rows[:, :, None] * padded.shape[3] + columns[:, None, :]
         places = places.view(count, 1, -1).expand(-1, channels, -1)
@@ -130,23 +130,23 @@ class ResizedCrop:
         ratio = torch.exp(low + (high - low) * ratios)
         tall, wide = torch.sqrt(area / ratio).round(), torch.sqrt(area * ratio).round()
         fits = (tall >= 1) & (tall <= height) & (wide >= 1) & (wide <= width)
-        first, found = fits.to(torch.uint8).argmax(1, keepdim=True), fits.any(1, keepdim=True)
+        first, any_fits = fits.to(torch.uint8).argmax(1, keepdim=True), fits.any(1, keepdim=True)
         centre_tall, centre_wide = self._centre_box(height, width)
         # masked_fill takes its number as it is, where torch.where would copy it from the host.
-        tall = tall.gather(1, first).masked_fill(~found, centre_tall)
-        wide = wide.gather(1, first).masked_fill(~found, centre_wide)
-        top = (top * (height - tall + 1)).masked_fill(~found, (height - centre_tall) // 2)
-        left = (left * (width - wide + 1)).masked_fill(~found, (width - centre_wide) // 2)
+        tall = tall.gather(1, first).masked_fill(~any_fits, centre_tall)
+        wide = wide.gather(1, first).masked_fill(~any_fits, centre_wide)
+        top = (top * (height - tall + 1)).masked_fill(~any_fits, (height - centre_tall) // 2)
+        left = (left * (width - wide + 1)).masked_fill(~any_fits, (width - centre_wide) // 2)
         return torch.cat([top, left, tall, wide], 1).long()
 
     def apply(self, images: Tensor, drawn: Tensor) -> Tensor:
         top, left, height, width = torch.tensor_split(self.boxes(drawn, images.shape[2], images.shape[3]), 4, dim=1)
         steps = torch.arange(self.size, device=images.device)
         rows = steps.expand(len(images), -1)
-        columns = _mirrored(steps, drawn[:, -1:])
+        columns = _mirror(steps, drawn[:, -1:])
         values = images if images.is_floating_point() else images.float()
-        values = self._interpolated(values, rows, top, height, dim=2)
-        values = self._interpolated(values, columns, left, width, dim=3)
+        values = self._interpolate(values, rows, top, height, dim=2)
+        values = self._interpolate(values, columns, left, width, dim=3)
         return values if images.is_floating_point() else values.round().to(images.dtype)
 
     def at_test(self, images: Tensor) -> Tensor:
@@ -160,7 +160,7 @@ class ResizedCrop:
         top, left = ((side - self.size) // 2 for side in images.shape[2:])
         return images[:, :, top : top + self.size, left : left + self.size]
 
-    def _interpolated(self, values: Tensor, steps: Tensor, start: Tensor, length: Tensor, dim: int) -> Tensor:
+    def _interpolate(self, values: Tensor, steps: Tensor, start: Tensor, length: Tensor, dim: int) -> Tensor:
         """Linear interpolation along one axis at the centres of `size` equal parts of each image's interval."""
         place = ((steps + 0.5) * (length / self.size) - 0.5).clamp(min=0)
         below = place.floor()
@@ -224,6 +224,6 @@ def normalise(
     return values.to(dtype)
 
 
-def _mirrored(steps: Tensor, mirror: Tensor) -> Tensor:
+def _mirror(steps: Tensor, mirror: Tensor) -> Tensor:
     """0 … n−1 for each image, backwards where `mirror` is 1."""
     return torch.where(mirror == 1, len(steps) - 1 - steps, steps)

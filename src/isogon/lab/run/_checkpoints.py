@@ -16,7 +16,7 @@ from isogon.files import write_whole
 
 try:
     import fcntl
-except ImportError:  # Windows: two processes in one folder are the user's affair there
+except ImportError:  # Windows: there the user keeps two processes out of one folder
     fcntl = None  # type: ignore[assignment]
 
 
@@ -25,19 +25,19 @@ LOCK_PATIENCE = 10.0
 
 
 def save_checkpoint(target: Path, state: Mapping[str, Any]) -> None:
-    """Keep `state`: tensors, numbers, strings, and lists and dictionaries of them."""
-    # By way of memory: torch's own writer does not say that the disk is full, but "unexpected pos".
+    """Save `state`: tensors, numbers, strings, and lists and dictionaries of them."""
+    # Through memory: on a full disk torch's own writer reports "unexpected pos".
     stream = io.BytesIO()
     torch.save(dict(state), stream)
     write_whole(target, stream.getbuffer())
 
 
 def load_checkpoint(source: Path, device: torch.device | str = "cpu") -> dict[str, Any]:
-    """What `save_checkpoint` kept; nothing in the file is executed."""
+    """The state that `save_checkpoint` saved; nothing in the file is executed."""
     reason = "it holds something else"
     try:
         state = torch.load(source, map_location=device, weights_only=True)
-    except Exception as error:  # torch raises whatever the damage leads to
+    except Exception as error:  # torch raises errors of any type
         state = None
         reason = first_line(error)
     if not isinstance(state, dict):
@@ -48,7 +48,7 @@ def load_checkpoint(source: Path, device: torch.device | str = "cpu") -> dict[st
 
 
 class FolderLock:
-    """While it is held, no other process trains in `folder`; the system lets it go when the process ends, however."""
+    """While it is held, no other process trains in `folder`; the system releases it when the process ends."""
 
     def __init__(self, folder: Path) -> None:
         # Not through a link that somebody has put there.

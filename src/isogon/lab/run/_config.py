@@ -34,7 +34,7 @@ _WHOLE = {
     "micro_batch": "leave it out to take a batch at once",
 }
 _OPTIONAL = ("init_seed", "micro_batch")
-# Fields that came after runs had been made and stored: those runs, which do without them, keep their keys.
+# Fields that are newer than stored runs: those runs, which do not use them, keep their keys.
 _LATER = ("snapshot_every", "turns")
 
 
@@ -54,7 +54,7 @@ class Config:
             `subset_seed` of the choice of the subset.
         initialisation: `default` is the network's own; or a scheme of `nets.initialise`.
         precision: `bfloat16` is autocast with channels last, the weights stay float32.
-        replacement: draw each batch anew from all samples instead of walking through a permutation.
+        replacement: sample each batch from all samples instead of walking through a permutation.
         last_batch: `drop` a last batch that is not full, or `keep` it.
         micro_batch: gradients are added up over parts of so many samples, each with its own batch statistics, so that a
             full batch (B = N) fits in memory.
@@ -118,7 +118,7 @@ class Config:
                 self.recipe.batch_size,
                 "write last_batch='keep', or a smaller batch",
             )
-        # Made and thrown away, so that a bad one is refused here and not in a worker an hour later.
+        # Made and dropped, so that a bad one is refused here and not in a worker an hour later.
         from_name(self.schedule, self.recipe, epochs=self.epochs, steps_per_epoch=self.steps_per_epoch)
         find_augmentation(self.augmentation)
         for name in ("net_options", "turns"):
@@ -170,22 +170,22 @@ class Config:
 
     @property
     def name(self) -> str:
-        """A folder's name that tells runs apart at a glance, and for certain by its end."""
+        """A folder's name that identifies a run at a glance, and for certain by its end."""
         r = self.recipe
         net, data = _folder_safe(self.net.split(":")[-1]), _folder_safe(self.data.split(":")[0])
         rates = f"lr{r.lr:.4g}-wd{r.weight_decay:.4g}"
         return f"{net}-{data}-n{r.samples}-b{r.batch_size}-{rates}-s{self.seed}-{self.key[:8]}"
 
     def to_dict(self) -> dict[str, Any]:
-        found: dict[str, Any] = {one.name: getattr(self, one.name) for one in fields(self)}
+        content: dict[str, Any] = {entry.name: getattr(self, entry.name) for entry in fields(self)}
         mappings = {"net_options": dict(self.net_options), "turns": dict(self.turns)}
-        return {**found, "recipe": self.recipe.to_dict(), **mappings}
+        return {**content, "recipe": self.recipe.to_dict(), **mappings}
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any]) -> Self:
         if not isinstance(content, Mapping):
             raise ArgumentError("config", "a mapping of the fields of lab.Config", content, "see Config.to_dict")
-        unknown = sorted(set(content) - {one.name for one in fields(cls)})
+        unknown = sorted(set(content) - {entry.name for entry in fields(cls)})
         if unknown:
             raise ArgumentError("config", "made of the fields of lab.Config", unknown[0], "remove it")
         if not isinstance(content.get("recipe"), Mapping):
@@ -207,7 +207,7 @@ def _folder_safe(name: str) -> str:
 
 
 def _plain(name: str, options: Any) -> dict[str, Any]:
-    """A copy that nobody can change behind the frozen object's back, the same as when it comes back from a file."""
+    """A copy that no caller can change, the same as when it is read from a file."""
     try:
         plain = json.loads(json.dumps(dict(options)))
     except (TypeError, ValueError):

@@ -29,7 +29,7 @@ class Ranks:
         """This rank's stretch of a batch: consecutive, so that ghost batches are those of one process."""
         return batch.tensor_split(self.size)[self.rank] if self.size > 1 else batch
 
-    def wrapped(self, model: nn.Module) -> nn.Module:
+    def wrap(self, model: nn.Module) -> nn.Module:
         """The model with gradients averaged over the ranks; running statistics stay apart until `mix_buffers`."""
         if self.size == 1:
             return model

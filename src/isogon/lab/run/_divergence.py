@@ -17,7 +17,7 @@ def patience(epochs: int) -> int:
 def is_stuck(losses: Sequence[float], classes: int, epochs: int) -> bool:
     """Whether the training loss was at chance, or above it, in each of the last `patience(epochs)` epochs.
 
-    The papers drop diverged runs from their means and do not say what counts as one. Here it is a loss that is not
+    The papers drop diverged runs from their means and do not define them. Here it is a loss that is not
     finite, or this: networks with normalisation seldom overflow, they stop learning.
 
     >>> is_stuck([2.31] * 5, classes=10, epochs=20), is_stuck([2.31] * 4 + [2.1], classes=10, epochs=20)

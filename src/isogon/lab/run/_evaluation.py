@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy
 
 from isogon.lab.run._distributed import Ranks
 
-# Images at once. No gradient is kept, so that memory is no matter; a GPU waits for the host unless there are many.
+# Images at once. No gradient is kept, so that memory does not matter; a GPU waits for the host unless there are many.
 _BATCH, _CUDA_BATCH = 500, 2500
 
 

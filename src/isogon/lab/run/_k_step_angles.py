@@ -50,7 +50,7 @@ class Turns:
                 self._before[place].copy_(weight.detach())
 
     def row(self) -> dict[str, float]:
-        """What the epoch has given, by column."""
+        """The values of the epoch, by column."""
         return {
             column_of(*place): math.sqrt(sum(squares) / len(squares)) if squares else math.nan
             for place, squares in self._squares.items()

@@ -1,4 +1,4 @@
-"""The network of a config, drawn from its seed, and the map of its scale-invariant weights."""
+"""The network of a config, sampled from its seed, and the map of its scale-invariant weights."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def build(config: Config, data: Dataset) -> nn.Module:
     """The network on the CPU in float32, its weights a function of `init_seed` alone."""
     make = _function(config.net)
     seed = config.seed if config.init_seed is None else config.init_seed
-    # Constructors draw from torch's global generator, which the caller's program may rely on.
+    # Constructors use torch's global generator, which the caller's program may rely on.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(generator(seed, "weights").initial_seed())
         try:
@@ -42,26 +42,26 @@ def build(config: Config, data: Dataset) -> nn.Module:
 def try_out(config: Config) -> None:
     """See, before anything is trained, that the data of `config` are there and that its network takes them.
 
-    Whatever is wrong comes out as one sentence.
+    Any error becomes one sentence.
     """
     try:
         data = load(config.data, config.data_root, config.recipe.samples, config.subset_seed)
         draws_random_numbers(build(config, data), shape_of(config, data))
     except IsogonError:
         raise
-    except Exception as error:  # the user's own network may do anything
+    except Exception as error:  # the user's own network may raise anything
         what = f"net {config.net} does not take the images of {config.data}"
         raise IsogonError(f"{what} ({type(error).__name__}: {first_line(error)}): mend the network.") from error
 
 
 def check_names(config: Config) -> None:
-    """Refuse a network or data set that nobody knows, without loading either's data."""
+    """Refuse an unknown network or data set, without loading either's data."""
     _function(config.net)
     check_name(config.data)
 
 
 def scale_map_of(config: Config, data: Dataset) -> ScaleMap | None:
-    """Which weights of the network are scale-invariant; None where that cannot be told. Kept for the next training."""
+    """Which weights of the network are scale-invariant; None where that is unknown. Kept for the next training."""
     return _scale_map(
         config.net, json.dumps(dict(config.net_options), sort_keys=True), data.num_classes, shape_of(config, data)
     )
@@ -69,7 +69,7 @@ def scale_map_of(config: Config, data: Dataset) -> ScaleMap | None:
 
 @torch.no_grad()
 def draws_random_numbers(model: nn.Module, shape: tuple[int, ...]) -> bool:
-    """Whether the network, on the CPU, draws in training mode: seen on a copy, since dropout may hide in a function."""
+    """Whether the network, on the CPU, is random in training mode: tried on a copy, as a function may hide dropout."""
     with torch.random.fork_rng(devices=[]):
         before = torch.get_rng_state()
         deepcopy(model)(torch.zeros(_TRACED, *shape))
@@ -95,14 +95,14 @@ def _scale_map(net: str, options: str, num_classes: int, shape: tuple[int, ...])
 
 
 def _function(net: str) -> Callable[..., nn.Module]:
-    found = named.find("net", net) if ":" in net else getattr(nets, net, None)
-    if not callable(found):
+    make = named.find("net", net) if ":" in net else getattr(nets, net, None)
+    if not callable(make):
         raise _unknown(net, "it is no function" if hasattr(nets, net) or ":" in net else "for example resnet18")
-    return found  # type: ignore[no-any-return]
+    return make  # type: ignore[no-any-return]
 
 
 def _unknown(net: str, cure: str) -> ArgumentError:
     known = ", ".join(
-        one for one in nets.__all__ if one.islower() and one not in ("convert", "initialise", "make_norm")
+        name for name in nets.__all__ if name.islower() and name not in ("convert", "initialise", "make_norm")
     )
     return ArgumentError("net", f"a function of isogon.nets ({known}) or file.py:function", net, cure)

@@ -24,7 +24,7 @@ from isogon.lab.run._config import Config
 CONFIG, CHECKPOINT, RESULT = "config.json", "checkpoint.pt", "result.json"
 SNAPSHOT = "weights-after-{}.pt"
 WEIGHTS, PREDICTIONS = "weights.pt", "predictions.npy"
-#: a file that anybody may leave in the folder of a run under way: it ends, pruned, after the epoch that it is in
+#: a file that stops the run in whose folder it is: the run ends, pruned, after the current epoch
 STOP = "stop"
 
 Status = Literal["finished", "diverged", "failed", "pruned"]
@@ -38,8 +38,8 @@ class DamagedRunError(ArgumentError):
 class Run:
     """A training that ended: `finished`, `diverged`, `pruned` (stopped early), or `failed` with its `error`.
 
-    `epochs` has a row an epoch: losses, accuracies, images/s. `accuracy` is the test accuracy of the last epoch, as the
-    papers seem to report; NaN where the run did not finish. Epochs that were not tested have NaN.
+    `epochs` has one row per epoch: losses, accuracies, images/s. `accuracy` is the test accuracy of the last epoch, as
+    the papers seem to report; NaN where the run did not finish. Epochs that were not tested have NaN.
     """
 
     config: Config
@@ -90,8 +90,8 @@ class Run:
         file = self.folder / PREDICTIONS if self.folder is not None else None
         if file is None or not file.exists():
             raise IsogonError("This run has no predictions: train it with save_predictions=True and a folder.")
-        found: NDArray[np.int16] = np.load(file, allow_pickle=False)
-        return found
+        classes: NDArray[np.int16] = np.load(file, allow_pickle=False)
+        return classes
 
     @property
     def snapshots(self) -> dict[int, Path]:
@@ -124,15 +124,15 @@ class Run:
         if not (folder / RESULT).exists():
             raise ArgumentError("folder", "a run that has ended", str(folder), "train it to its end first")
         try:
-            result, config = (read_json(folder / name, name) for name in (RESULT, CONFIG))
+            result, content = (read_json(folder / name, name) for name in (RESULT, CONFIG))
             status, fingerprint, epochs = result["status"], result["data_fingerprint"], read_epochs(folder)
             if len(epochs) != result["epochs"]:
                 raise ValueError("its table of epochs is not complete")
-            made = Config.from_dict(config)
+            config = Config.from_dict(content)
         except (OSError, ValueError, KeyError, TypeError):  # pyarrow's errors are among them
             cure = "remove the folder to train it again"
             raise DamagedRunError("folder", "a run whose files can be read", str(folder), cure) from None
-        return cls(made, status, epochs, data_fingerprint=fingerprint, folder=folder)
+        return cls(config, status, epochs, data_fingerprint=fingerprint, folder=folder)
 
     @classmethod
     def read_if_ended(cls, folder: Path | str | None) -> Self | None:

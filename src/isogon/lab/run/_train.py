@@ -94,7 +94,7 @@ def run_folder(out: str | os.PathLike[str] | None, config: Config) -> Path | Non
 
 
 def _other_config(file: Path, config: Config) -> bool:
-    """Whether the folder was begun with another config; a damaged file does not tell, and is written again."""
+    """Whether the folder belongs to another config; a damaged file does not count, and is written again."""
     if not file.exists():
         return False
     try:

@@ -77,12 +77,12 @@ class Training:
         tensor_cores = config.precision == "bfloat16" or self.device.type == "cuda"
         self._layout = torch.channels_last if tensor_cores else torch.contiguous_format
         self.model = build(config, self.data)
-        #: whether the network has chance in it, dropout say
+        #: whether the network is random, for example by dropout
         self.draws = draws_random_numbers(self.model, shape_of(config, self.data))
         self.model.to(self.device, self.dtype)
         if tensor_cores:
             self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self.network = self.ranks.wrapped(self.model)
+        self.network = self.ranks.wrap(self.model)
         schedule = from_name(
             config.schedule, config.recipe, epochs=config.epochs, steps_per_epoch=config.steps_per_epoch
         )
@@ -98,7 +98,7 @@ class Training:
             self.optimizer = make_optimizer([p for p in self.model.parameters() if p.requires_grad], config.recipe)
             self.driver = drive(self.optimizer, schedule)
         self._turns = Turns(self.model, config.turns)
-        # Held from here on; what fails before leaves the folder free for the next try.
+        # Held from here on; an error before leaves the folder free for the next try.
         self._lock = checkpoints.FolderLock(folder) if folder is not None and self.ranks.leads else None
         self._writer = RunFolder(folder, name=config.name) if folder and self.ranks.leads else None
         self.monitor: Monitor | None = None
@@ -118,7 +118,7 @@ class Training:
             self._writer.open({"recipe": config.recipe.to_dict(), "layers": []})
         #: epochs ended
         self.epoch = 0
-        #: a row for each of them
+        #: one row per epoch
         self.history: list[dict[str, Any]] = []
         self.diverged = False
         #: loss, right answers and samples of the epoch under way
@@ -154,12 +154,12 @@ class Training:
             torch.manual_seed(generator(self.config.seed, purpose, self.epoch).initial_seed())
 
     def batches(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Images and labels of each step of the epoch that has begun; under several ranks, this one's part."""
+        """Images and labels of each step of the epoch in progress; under several ranks, this one's part."""
         for places, drawn in self.plan.batches():
             yield self.inputs(self.ranks.part(places), self.ranks.part(drawn))
 
     def inputs(self, places: Tensor, drawn: Tensor) -> tuple[Tensor, Tensor]:
-        """Images, augmented as `drawn` says, and labels of the training samples at `places`."""
+        """Images, augmented by `drawn`, and labels of the training samples at `places`."""
         images = self.augmentation.apply(self.data.train_x[places], drawn)
         return self.prepare(images), self.data.train_y[places]
 
@@ -197,13 +197,13 @@ class Training:
 
     def step(self) -> None:
         self.optimizer.step()
-        with self.rates_moved():
+        with self.move_rates():
             self.driver.step()
         self._turns.step()
 
     @contextmanager
-    def rates_moved(self) -> Iterator[None]:
-        """Within it the schedule moves on; where it halves the weights, the monitor is told the rates that fit them."""
+    def move_rates(self) -> Iterator[None]:
+        """Within it the schedule moves on; where it halves the weights, the monitor gets the rates that fit them."""
         halvings = self.driver.halvings
         yield
         if self.monitor is not None and self.driver.halvings != halvings:
@@ -214,7 +214,7 @@ class Training:
         loss, right, count = self.ranks.total(self.sums.clone()).tolist()
         seconds = time.perf_counter() - self._started
         self.ranks.mix_buffers(self.model)
-        test_loss, test_accuracy = self._tested()
+        test_loss, test_accuracy = self._test()
         row = {
             "train_loss": loss / count,
             "train_accuracy": right / count,
@@ -230,7 +230,7 @@ class Training:
             self._writer.end_epoch({"epoch": self.epoch, "step": step, **row})
         self.history.append({"epoch": self.epoch, "step": step, **row})
         self.epoch += 1
-        losses = [one["train_loss"] for one in self.history]
+        losses = [row["train_loss"] for row in self.history]
         self.diverged = not math.isfinite(loss) or is_stuck(losses, self.data.num_classes, self.config.epochs)
         if self.config.snapshot_every and self.epoch % self.config.snapshot_every == 0:
             self._save_snapshot()
@@ -238,7 +238,7 @@ class Training:
         if self.ended or (rested and self.epoch % self._checkpoint_every == 0):
             self._save()
 
-    def _tested(self) -> tuple[float, float]:
+    def _test(self) -> tuple[float, float]:
         """Loss and accuracy of the test set; NaN after an epoch that is not to be tested."""
         ended, every = self.epoch + 1, self.config.test_every
         if ended < self.config.epochs and not (every and ended % every == 0):
@@ -247,7 +247,7 @@ class Training:
             return evaluate(self.model, self.data.test_x, self.data.test_y, self.prepare_test, self.ranks)
 
     def finish(self) -> Run:
-        """Close the records, write what is kept of the run, and say how it went."""
+        """Close the records, write the files of the run, and return it."""
         if self.monitor is not None:
             self.monitor.close()
         run = Run(
@@ -272,14 +272,14 @@ class Training:
         return run
 
     def close(self) -> None:
-        """Let go of the folder, at the end or before it."""
+        """Release the folder, at the end or before it."""
         if self._lock is not None:
             self._lock.release()
 
     def _save(self) -> None:
         if self.folder is None or not self.ranks.leads:
             return
-        # First the records: what they lack, a training that goes on from the checkpoint would not make again.
+        # First the records: what they lack, a training that resumes from the checkpoint would not make again.
         if self.monitor is not None:
             self.monitor.flush()
         elif self._writer is not None:
@@ -317,7 +317,7 @@ class Training:
         if state.get("key") != self.config.key:
             raise ArgumentError("out", "empty or the folder of the same config", str(self.folder), "choose another")
         if state["data"] != self.data.fingerprint:
-            rule = "that with which the run began"
+            rule = "that with which the run started"
             raise ArgumentError("data", rule, self.config.data, "put the files back, or choose another folder")
         self.epoch, self.diverged, self.history = state["epoch"], state["diverged"], state["history"]
         self.model.load_state_dict(state["model"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from isogon.search.fit._curve import MOST_SEEDS, Curve, fit_curve
-from isogon.search.fit._grids import ROUNDING, default_grid, extension, refined, rounded
+from isogon.search.fit._grids import ROUNDING, default_grid, extension, refine, round_factor
 from isogon.search.fit._trend import Trend, transfer_trend
 
 __all__ = [
@@ -14,7 +14,7 @@ __all__ = [
     "default_grid",
     "extension",
     "fit_curve",
-    "refined",
-    "rounded",
+    "refine",
+    "round_factor",
     "transfer_trend",
 ]

@@ -58,12 +58,12 @@ class Curve:
     `spread` in octaves; `step` is the usual distance between neighbours of the grid, in octaves too. `shape` are the
     fit's coefficients of 1, d, d², d³ for d octaves from F*. `losses` is the accuracy given away at F*/2 and at 2F*.
 
-    `noise` is the standard deviation of one run; `noise_from` says whence: the spread over `seeds`; `given` by the
-    caller; the `residuals` of a parabola, supposed normal; or `nothing`, where single runs leave no residual and the
+    `noise` is the standard deviation of one run; `noise_from` is its source: the spread over `seeds`; `given` by the
+    caller; the `residuals` of a parabola, taken as normal; or `nothing`, where single runs leave no residual and the
     interval is one step of the grid either way.
 
     `edge` is where the grid should grow; `flat` says that the top is lost in the noise; `seeds_needed` is the number
-    of seeds a cell (those it has included) for an interval of one step either way, None where it is narrower already.
+    of seeds per cell (those it has included) for an interval of one step either way, None where it is narrower already.
     """
 
     grid: tuple[float, ...]
@@ -107,11 +107,11 @@ def fit_curve(
     """The top of the curve through `points`, each (tuning factor, seed, accuracy), NaN for a run that was lost.
 
     The interval is a bootstrap over seeds: every seed's deviation from the mean of its cell, in units of the cell's
-    spread, is drawn again from all of them, and the whole fit repeated, choice of cells included. Deviations are
-    pooled because the two or three of one cell, drawn again by themselves, have half or two thirds of the variance
-    that they came from. Each draw also takes a noise level from what the seeds leave possible (χ² of their degrees of
+    spread, is resampled from all of them, and the whole fit repeated, choice of cells included. Deviations are
+    pooled because the two or three of one cell, resampled by themselves, have half or two thirds of the variance
+    that they came from. Each resample also takes a noise level that the seeds leave possible (χ² of their degrees of
     freedom), so that few seeds give wide intervals. `noise`, the standard deviation of one run, serves where no cell
-    has two seeds; without it the residuals of a parabola do, supposed normal. `step` is the distance in octaves that
+    has two seeds; without it the residuals of a parabola, taken as normal. `step` is the distance in octaves that
     counts as one step where the cells are on no grid; the median distance of neighbours unless given.
 
     A curve is flat when its interval is wider than two steps and than half of the range that F* may take.
@@ -127,15 +127,15 @@ def fit_curve(
     if step is not None:
         step = check_number("step", step, low=0, low_open=True, cure="one octave is usual")
     cells = _cells(points)
-    kept = {factor: accuracies for factor, accuracies in cells.items() if len(accuracies)}
-    if len(kept) < 3:
+    alive = {factor: accuracies for factor, accuracies in cells.items() if len(accuracies)}
+    if len(alive) < 3:
         raise ArgumentError(
             "points",
             "finite at three tuning factors or more",
-            f"{len(kept)} of {len(cells)}",
+            f"{len(alive)} of {len(cells)}",
             "widen the grid towards tuning factors at which runs survive",
         )
-    grid, x, values = np.log2(list(cells)), np.log2(list(kept)), list(kept.values())
+    grid, x, values = np.log2(list(cells)), np.log2(list(alive)), list(alive.values())
     means = np.array([accuracies.mean() for accuracies in values])
     counts = np.array([len(accuracies) for accuracies in values])
     step = float(np.median(np.diff(grid))) if step is None else step
@@ -154,7 +154,7 @@ def fit_curve(
         spread = float(np.std(tops))
     edge = _edge(grid, float(x[_best(means[None], errors)[0]]), float(top))
     tied = np.ptp(means) == 0 and (noise_from == "nothing" or not noises.any())
-    if tied:  # all the same, to the last digit: nothing says where the top is
+    if tied:  # all the same, to the last digit: nothing shows where the top is
         low, high = _ends(x, step)
         top, shape, edge, spread = (low + high) / 2, np.array([means[0], 0.0, 0.0, 0.0]), None, (high - low) / 2
     wide = high - low > 2 * step * (1 + 1e-9)
@@ -215,7 +215,7 @@ def _accuracy(value: Any) -> float:
 
 
 def _best(means: _Floats, errors: _Floats) -> NDArray[np.intp]:
-    """The best cell of each row: by its mean less its standard error, lest a half-diverged cell win by luck."""
+    """The best cell of each row: by its mean less its standard error, so that no half-diverged cell wins by luck."""
     best: NDArray[np.intp] = np.argmax(means - errors, axis=1)
     return best
 
@@ -284,16 +284,16 @@ def _tops(x: _Floats, means: _Floats, errors: _Floats, step: float) -> tuple[_Fl
 def _noises(
     x: _Floats, means: _Floats, values: list[_Floats], given: float | None, step: float
 ) -> tuple[_Floats, _Source, float]:
-    """The standard deviation of one run in each cell, whence it is known, and its degrees of freedom."""
+    """The standard deviation of one run in each cell, its source, and its degrees of freedom."""
     freedoms = np.array([len(accuracies) - 1.0 for accuracies in values])
     if freedoms.any():
         variances = np.array([accuracies.var(ddof=1) if len(accuracies) > 1 else 0.0 for accuracies in values])
         several = freedoms > 0
-        # The median of the cells rather than their mean: one half-diverged cell must not speak for the others.
+        # The median of the cells rather than their mean: one half-diverged cell must not decide for the others.
         # (1 − 2/(9ν))³ is Wilson and Hilferty's median of χ²/ν.
         typical = np.median(variances[several] / (1 - 2 / (9 * freedoms[several])) ** 3)
-        own = (_PRIOR_FREEDOM * typical + freedoms * variances) / (_PRIOR_FREEDOM + freedoms)
-        return np.sqrt(own), "seeds", _MEDIAN_EFFICIENCY * float(freedoms.sum())
+        pooled = (_PRIOR_FREEDOM * typical + freedoms * variances) / (_PRIOR_FREEDOM + freedoms)
+        return np.sqrt(pooled), "seeds", _MEDIAN_EFFICIENCY * float(freedoms.sum())
     if given is not None:
         return np.full(len(x), given), "given", math.inf
     (near,) = _near(x, np.argmax(means[None], axis=1), step)
@@ -308,7 +308,7 @@ def _noises(
 def _draws(
     values: list[_Floats], noises: _Floats, freedom: float, rows: int, generator: np.random.Generator
 ) -> _Floats:
-    """Deviations of the cells' means as other seeds might have had them, one set a row."""
+    """Deviations of the cells' means as other seeds might have had them, one set per row."""
     deviations = [
         (accuracies - accuracies.mean()) / scale
         for accuracies, scale in zip(values, noises, strict=True)
@@ -343,7 +343,7 @@ def _edge(grid: _Floats, best: float, top: float) -> _Edge:
 
 
 def _seeds_needed(x: _Floats, means: _Floats, errors: _Floats, seeds: float, half_width: float, step: float) -> int:
-    """Seeds a cell with which the interval would be one step either way, `half_width` steps being what `seeds` give.
+    """Seeds per cell with which the interval would be one step either way, `half_width` steps being what `seeds` give.
 
     The larger of two answers: the interval shrinks as 1/√seeds; and the delta method for x* = −b/2c, which alone knows
     a curve so flat that its interval has filled the grid. There the curvature's square is taken less its own variance,

@@ -29,23 +29,23 @@ def default_grid(centre: float = USUAL, size: int = 7) -> tuple[float, ...]:
     return tuple(centre * 2.0**octave for octave in range(-(size // 2), size // 2 + 1))
 
 
-def rounded(factor: float) -> float:
-    """A computed tuning factor to a 64th of an octave: no bit of another processor's arithmetic makes it another cell.
+def round_factor(factor: float) -> float:
+    """Round a computed tuning factor to a 64th of an octave, so that another processor computes the same cell.
 
-    >>> rounded(0.1) == rounded(0.1 * (1 + 1e-12)), round(rounded(0.1), 4)
+    >>> round_factor(0.1) == round_factor(0.1 * (1 + 1e-12)), round(round_factor(0.1), 4)
     (True, 0.0996)
     """
     return float(2.0 ** (round(math.log2(factor) * ROUNDING) / ROUNDING))
 
 
-def refined(curve: Curve) -> tuple[float, float, float]:
+def refine(curve: Curve) -> tuple[float, float, float]:
     """The cell of the grid next to the top and one step either side, for the next fraction of the data.
 
     Where the cells are on no grid and none is within half a step of the top, the top itself is the middle.
     """
     middle = min(curve.grid, key=lambda factor: abs(math.log2(factor / curve.tuning_factor)))
     if abs(math.log2(middle / curve.tuning_factor)) > curve.step / 2 * (1 + 1e-9):
-        middle = rounded(curve.tuning_factor)
+        middle = round_factor(curve.tuning_factor)
     ratio = 2.0**curve.step
     return middle / ratio, middle, middle * ratio
 

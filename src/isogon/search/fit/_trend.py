@@ -6,8 +6,8 @@ log₂ F* against log₂ N rises by 0.21 to 0.52 in each of the 18 panels of Yun
 
     log₂ F*(N) = a + b · log₂(N/N_full),        b ~ N(0, 1/3²),
 
-where no trend is the prior's mean and 1/3 the root mean square of those slopes. Two fractions a factor 2 apart say
-little about b; what they leave unknown is in the interval.
+where no trend is the prior's mean and 1/3 the root mean square of those slopes. Two fractions a factor 2 apart tell
+little about b; the interval includes what stays unknown.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is asked for: the study file and its checks, and the objective."""
+"""The question: the study file and its checks, and the objective."""
 
 from __future__ import annotations
 

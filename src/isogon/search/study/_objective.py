@@ -24,13 +24,13 @@ class Pruned(Exception):
 
 @dataclass(frozen=True)
 class Trial:
-    """What an objective gets: train with `recipe`, seeded by `seed`, and return the study's metric.
+    """The argument of an objective: train with `recipe`, seeded by `seed`, and return the study's metric.
 
-    That is the test accuracy, from 0 to 1, unless the study says otherwise: with `metric = "loss"` return the loss.
+    That is the test accuracy, from 0 to 1, unless the study names another: with `metric = "loss"` return the loss.
 
     `recipe.samples` is how many training samples to use; take nested subsets, so that sizes can be compared. `folder`
-    is the trial's own, kept when it is killed: a checkpoint there lets it go on. `report(step, value)` shows progress;
-    steps are epochs, counted from 0. With a pruner it raises `Pruned` where the trial is to stop.
+    is the trial's own and stays when it is killed: resume from a checkpoint there. `report(step, value)` shows
+    progress; steps are epochs, counted from 0. With a pruner it raises `Pruned` where the trial is to stop.
     """
 
     recipe: Recipe
@@ -42,16 +42,16 @@ class Trial:
 
 def find_objective(path: str) -> Callable[[Trial], Any]:
     """The function at `package.module:function` or `file.py:function`."""
-    found = named.find("objective", path)
-    if not callable(found):
-        raise ArgumentError("objective", "a function", path, f"it names a {type(found).__name__}")
-    return found  # type: ignore[no-any-return]
+    function = named.find("objective", path)
+    if not callable(function):
+        raise ArgumentError("objective", "a function", path, f"it names a {type(function).__name__}")
+    return function  # type: ignore[no-any-return]
 
 
 def value_of(path: str, trial: Trial, metric: str) -> float:
-    """What the objective returns, as a number; NaN means that the trial diverged."""
+    """Call the objective; its result as a number, NaN where the trial diverged."""
     value = find_objective(path)(trial)
-    if getattr(value, "numel", None) is not None and value.numel() == 1:  # a tensor, the mean of right answers say
+    if getattr(value, "numel", None) is not None and value.numel() == 1:  # a tensor, such as the mean of right answers
         value = value.item()
     if isinstance(value, bool) or not isinstance(value, Real):
         raise IsogonError(f"objective {path} must return a number, got {value!r}: return the {metric}.")

@@ -1,4 +1,4 @@
-"""`Study`: a question to a search, read from a TOML file and checked key by key."""
+"""`Study`: the question of a search, read from a TOML file and checked key by key."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ UNKNOWNS = ("weight_decay", "lr")
 Sampler = Literal["grid", "tpe", "gp", "random"]
 Pruner = Literal["none", "median", "hyperband"]
 Direction = Literal["minimize", "maximize"]
-# Metrics of which everybody knows the direction; of others the study must say it.
+# Metrics whose direction is known; for others the study must give it.
 _MINIMIZED = ("loss", "error", "perplexity", "ppl", "nll", "cross_entropy", "mse", "rmse", "mae", "wer", "cer", "bpb")
 _MAXIMIZED = ("accuracy", "acc", "f1", "auc", "bleu")
 # What such a name may begin with.
@@ -41,7 +41,7 @@ class MetricError(IsogonError):
 
 
 class _Table(BaseModel):
-    """A table of the file; keys that nobody knows are refused, since they are usually slips."""
+    """A table of the file; unknown keys are refused, since they are usually mistakes."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -60,13 +60,13 @@ class RecipeTable(_Table):
 
     @field_validator("optimizer")
     @classmethod
-    def _trained(cls, name: str) -> str:
+    def _check_trained(cls, name: str) -> str:
         if name not in TRAINED:
             raise PydanticCustomError("choice", "one of " + ", ".join(TRAINED))
         return name
 
     @model_validator(mode="after")
-    def _one_unknown(self) -> Self:
+    def _check_unknown(self) -> Self:
         unknown = [name for name in UNKNOWNS if getattr(self, name) == UNKNOWN]
         if len(unknown) != 1:
             raise ValueError('needs exactly one of lr and weight_decay written as "?"')
@@ -105,13 +105,13 @@ _KEYS_OF_0_1 = {
 def _lab_fields() -> dict[str, Any]:
     """The fields of `lab.Config` as a study may set them, each with its type and default."""
     types = get_type_hints(Config)
-    found: dict[str, Any] = {}
+    task_fields: dict[str, Any] = {}
     for field in dataclasses.fields(Config):
         if field.name not in _NOT_OF_A_TASK:
-            made = field.default_factory
-            default = Field(default_factory=made) if made is not dataclasses.MISSING else field.default
-            found[field.name] = types[field.name], default
-    return found | _OTHER_DEFAULTS
+            factory = field.default_factory
+            default = Field(default_factory=factory) if factory is not dataclasses.MISSING else field.default
+            task_fields[field.name] = types[field.name], default
+    return task_fields | _OTHER_DEFAULTS
 
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ class TaskTable(_LabTask):
 
     @model_validator(mode="before")
     @classmethod
-    def _direction_of_metric(cls, content: Any) -> Any:
+    def _set_direction(cls, content: Any) -> Any:
         if isinstance(content, dict) and "direction" not in content and isinstance(content.get("metric"), str):
             usual = _usual_direction(content["metric"])
             if usual is None:
@@ -145,7 +145,7 @@ class TaskTable(_LabTask):
         return content
 
     @model_validator(mode="after")
-    def _one_task(self) -> Self:
+    def _check_task(self) -> Self:
         if (self.objective is None) == (self.data is None):
             raise ValueError("needs either data (a lab task) or objective (file.py:function)")
         if not self.metric.isprintable():
@@ -185,27 +185,27 @@ class SearchTable(_Table):
 
     @field_validator("fractions", mode="before")
     @classmethod
-    def _as_numbers(cls, value: Any) -> Any:
+    def _read_fractions(cls, value: Any) -> Any:
         if not isinstance(value, list | tuple):
             raise ValueError('must be a list like ["1/16", "1/8"]')
-        return tuple(_fraction(one) for one in value)
+        return tuple(_fraction(part) for part in value)
 
     @field_validator("fractions")
     @classmethod
-    def _rising(cls, value: tuple[float, ...]) -> tuple[float, ...]:
-        if not value or any(not 0 < one <= 1 for one in value) or list(value) != sorted(set(value)):
+    def _check_fractions(cls, value: tuple[float, ...]) -> tuple[float, ...]:
+        if not value or any(not 0 < part <= 1 for part in value) or list(value) != sorted(set(value)):
             raise ValueError('must be rising numbers above 0 and at most 1, like ["1/16", "1/8"]')
         return value
 
     @field_validator("grid")
     @classmethod
-    def _distinct(cls, value: tuple[float, ...] | None) -> tuple[float, ...] | None:
+    def _check_grid(cls, value: tuple[float, ...] | None) -> tuple[float, ...] | None:
         if value is not None and (len(value) < 3 or min(value) <= 0 or list(value) != sorted(set(value))):
             raise ValueError("must be three or more rising tuning factors above 0")
         return value
 
     @model_validator(mode="after")
-    def _trials_of_a_sampler(self) -> Self:
+    def _check_trials(self) -> Self:
         if self.trials is not None and self.sampler == "grid":
             raise ValueError("has trials without a sampler: write size or grid for more, or choose a sampler")
         return self
@@ -221,7 +221,7 @@ class SearchTable(_Table):
 
 
 class RayTable(_Table):
-    """The cluster of the engine `ray`, and what a trial asks of it."""
+    """The cluster of the engine `ray`, and what a trial needs of it."""
 
     address: str | None = None
     cpus: float = Field(default=1, gt=0)
@@ -229,7 +229,7 @@ class RayTable(_Table):
     retries: int = Field(default=3, ge=0)
 
     @model_validator(mode="after")
-    def _accepted(self) -> Self:
+    def _check_settings(self) -> Self:
         try:
             _ = self.settings
         except ArgumentError as error:
@@ -242,7 +242,7 @@ class RayTable(_Table):
 
 
 class RunTable(_Table):
-    """On what to run it."""
+    """Where to run it."""
 
     engine: Engine = "local"
     workers: int | None = Field(default=None, ge=1)
@@ -253,7 +253,7 @@ class RunTable(_Table):
 
     @field_validator("name")
     @classmethod
-    def _printable(cls, value: str | None) -> str | None:
+    def _check_name(cls, value: str | None) -> str | None:
         if value is not None and not value.isprintable():
             raise ValueError("must be a name of letters that can be printed")
         return value
@@ -353,10 +353,10 @@ def _fraction(value: Any) -> float:
 
 
 def _sentence(error: ValidationError) -> IsogonError:
-    """The first complaint as one sentence with the key that it is about; a key that nobody knows comes first."""
+    """The first complaint as one sentence with the key that it is about; an unknown key comes first."""
     complaints = error.errors()
-    # A misspelt key is also a missing one, and the misspelling is what is to be mended.
-    first = next((one for one in complaints if one["type"] == "extra_forbidden"), complaints[0])
+    # A misspelt key is also a missing one, and the misspelling is what the user must fix.
+    first = next((complaint for complaint in complaints if complaint["type"] == "extra_forbidden"), complaints[0])
     key = ".".join(str(part) for part in first["loc"] if isinstance(part, str) and not part.startswith("literal["))
     kind = first["type"]
     if kind == "extra_forbidden":
@@ -371,7 +371,7 @@ def _sentence(error: ValidationError) -> IsogonError:
 
 
 def _nearest(place: tuple[int | str, ...]) -> str:
-    """What a key at this place may have been meant to be."""
+    """A guess at the key that was meant at this place."""
     table: Any = Study
     for part in place[:-1]:
         table = getattr(table.model_fields.get(str(part)), "annotation", None)

@@ -1,9 +1,9 @@
-"""What is tried: the ledger of trials in its storage, the study's folder, what trains, prunes and proposes trials."""
+"""The trials: their ledger in a storage, the study's folder, and training, pruning and proposing them."""
 
 from __future__ import annotations
 
-from isogon.search.trials._execution import train_cells
-from isogon.search.trials._folder import DATABASE, STUDY, TRIALS, forget, opened, storage_of
+from isogon.search.trials._execution import train_trials
+from isogon.search.trials._folder import DATABASE, STUDY, TRIALS, forget, open_ledger, storage_of
 from isogon.search.trials._ledger import Ledger, PlannedTrial, Status, StoredTrial, rows_of
 from isogon.search.trials._proposals import TriedFactor, make_sampler, propose
 from isogon.search.trials._pruning import make_pruner
@@ -23,10 +23,10 @@ __all__ = [
     "forget",
     "make_pruner",
     "make_sampler",
-    "opened",
+    "open_ledger",
     "propose",
     "rows_of",
     "storage_of",
-    "train_cells",
+    "train_trials",
     "with_driver",
 ]

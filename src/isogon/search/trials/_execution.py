@@ -1,4 +1,4 @@
-"""Trains the trials of a search by the lab's engines, and writes each down as soon as it ends.
+"""Trains the trials of a search by the lab's engines, and records each as soon as it ends.
 
 A trial is claimed at the last moment, so that drivers which share a storage share the work.
 """
@@ -45,14 +45,14 @@ from isogon.search.trials._ledger import Ledger, PlannedTrial, Status, StoredTri
 from isogon.search.trials._pruning import Judge, judge_of
 
 RESULT = "result.json"
-#: seconds between looks at trials that other drivers have under way
+#: seconds between looks at trials that other drivers are running
 POLL = 2.0
 
 
-def train_cells(
+def train_trials(
     study: Study,
     ledger: Ledger,
-    cells: Iterable[PlannedTrial],
+    planned: Iterable[PlannedTrial],
     *,
     folder: Path,
     engine: Engine,
@@ -60,9 +60,9 @@ def train_cells(
     progress: bool,
     tell: Callable[[str], None],
 ) -> list[StoredTrial]:
-    """The rows of `cells` once all of them have ended, trained here or by other drivers."""
-    wanted = dict.fromkeys(sorted(cells, key=lambda cell: (cell.tuning_factor, cell.seed)))
-    waited_for = 0
+    """The rows of `planned` once all of them have ended, trained here or by other drivers."""
+    wanted = dict.fromkeys(sorted(planned, key=lambda trial: (trial.tuning_factor, trial.seed)))
+    announced = 0
     while True:
         ledger.plan(wanted)
         rows = [row for row in ledger.rows() if row.planned in wanted]
@@ -73,9 +73,9 @@ def train_cells(
         others = sum(row.status == "running" for row in rows)
         if not others:
             return rows
-        if others != waited_for:
+        if others != announced:
             tell(f"waiting for {others} trial{'s' if others > 1 else ''} of other drivers")
-            waited_for = others
+            announced = others
         time.sleep(POLL)
         ledger.take_over()
 
@@ -120,53 +120,55 @@ def _train_configs(
     by_config: dict[Config, StoredTrial] = {}
     for row in rows:
         try:
-            cell = row.planned
-            by_config[study.config(tuning_factor=cell.tuning_factor, samples=cell.samples, seed=cell.seed)] = row
+            planned = row.planned
+            by_config[study.config(tuning_factor=planned.tuning_factor, samples=planned.samples, seed=planned.seed)] = (
+                row
+            )
         except ArgumentError as error:
-            _cannot_be_made(ledger, judge, row, error)
-    written: set[Config] = set()
+            _end_unmakeable(ledger, judge, row, error)
+    recorded: set[Config] = set()
     task = study.task
 
-    def write_down(run: Run) -> None:
-        if run.config not in written:
-            written.add(run.config)
+    def record(run: Run) -> None:
+        if run.config not in recorded:
+            recorded.add(run.config)
             value = run.accuracy if task.metric == "accuracy" else run.test_loss
             score = None if math.isnan(value) else task.score(value)
             row = by_config[run.config]
             ledger.end(row, run.status, score, images=run.images, seconds=run.seconds, error=run.error)
-            judge.ended(row, run.status, score)
+            judge.end(row, run.status, score)
 
-    def news(event: TrainingEpoch | TrainingEnded) -> None:
+    def handle(event: TrainingEpoch | TrainingEnded) -> None:
         if isinstance(event, TrainingEpoch):
             row, epoch = by_config[event.config], int(event.row["epoch"])
             score = task.score(event.row[f"test_{task.metric}"])
             ledger.report(row, epoch, score)
-            judge.heard(row, epoch, score, folder / event.config.name)
+            judge.report(row, epoch, score, folder / event.config.name)
         elif event.run.status != "failed":
-            write_down(event.run)
+            record(event.run)
 
-    # Ended, but the search was killed before it could be written down.
+    # Ended, but the search was killed before it was recorded.
     ended = {config: run for config in by_config if (run := Run.read_if_ended(folder / config.name)) is not None}
     for config, run in ended.items():
         if ledger.claim(by_config[config]):
-            write_down(run)
+            record(run)
     missing = [config for config in by_config if config not in ended]
-    for run in run_them(missing, claim=lambda config: ledger.claim(by_config[config]), news=news):
-        write_down(run)
+    for run in run_them(missing, claim=lambda config: ledger.claim(by_config[config]), news=handle):
+        record(run)
 
 
-def _cannot_be_made(ledger: Ledger, judge: Judge, row: StoredTrial, error: ArgumentError) -> None:
+def _end_unmakeable(ledger: Ledger, judge: Judge, row: StoredTrial, error: ArgumentError) -> None:
     """A tuning factor beyond what the recipe or the schedule allows is that trial's failure."""
     if ledger.claim(row):
         ledger.end(row, "failed", None, images=0, seconds=0.0, error=str(error))
-        judge.ended(row, "failed", None)
+        judge.end(row, "failed", None)
 
 
 @dataclass(frozen=True)
 class ObjectiveJob:
     """A call of the user's objective in a worker, in the folder `key` below `out`.
 
-    Its result is in that folder before anybody hears of it.
+    Its result is in that folder before it is reported.
     """
 
     objective: str
@@ -186,22 +188,24 @@ class ObjectiveJob:
 
     def work(self, say: Say) -> None:
         """Reports a step and a value for each epoch, then the result; a value that cannot be the metric is refused."""
-        place = Path(self.out) / self.key
+        folder = Path(self.out) / self.key
         lock: FolderLock | None = None
         try:
             # The objective's files are its own, whatever their names; result, lock and stop sign lie above.
-            own = place / self.key
-            own.mkdir(parents=True, exist_ok=True)
-            lock = FolderLock(place)
+            private = folder / self.key
+            private.mkdir(parents=True, exist_ok=True)
+            lock = FolderLock(folder)
 
             def report(step: int, value: float) -> None:
                 epoch = check_whole("step", step, low=0, cure="count epochs from 0")
                 number = math.nan if math.isinf(float(value)) else float(value)  # it diverged
                 say(EpochEnded(self.key, (epoch, self.task.check_value(number))))
-                if (place / STOP).exists():
+                if (folder / STOP).exists():
                     raise Pruned(epoch + 1)
 
-            trial = Trial(recipe=Recipe(**self.recipe), seed=self.seed, folder=own, device=self.device, report=report)
+            trial = Trial(
+                recipe=Recipe(**self.recipe), seed=self.seed, folder=private, device=self.device, report=report
+            )
             start = time.perf_counter()
             result: dict[str, Any]
             try:
@@ -210,12 +214,12 @@ class ObjectiveJob:
             except Pruned as stop:
                 result = {"value": None, "pruned_after": stop.epochs}
             result["seconds"] = time.perf_counter() - start
-            write_json(place / RESULT, result)
+            write_json(folder / RESULT, result)
             say(RunEnded(self.key, result))
         except MetricError as error:
             say(ValueRefused(self.key, str(error)))
-        except Exception as error:  # whatever the objective does is that trial's failure
-            full = full_disk(error, place)
+        except Exception as error:  # an error of the objective is a failure of that trial
+            full = full_disk(error, folder)
             if full is None:
                 say(RunFailed(self.key, traceback.format_exc()))
             else:
@@ -248,56 +252,56 @@ def _call_objective(
         if "pruned_after" in result:
             status, epochs = "pruned", min(epochs, result["pruned_after"])
         ledger.end(row, status, score, images=row.planned.samples * epochs, seconds=result["seconds"])
-        judge.ended(row, status, score)
+        judge.end(row, status, score)
 
-    def heard(event: Event) -> None:
+    def handle(event: Event) -> None:
         name, row = event.key, by_name[event.key]
         if isinstance(event, EpochEnded):
             step, value = event.report
             ledger.report(row, step, task.score(value))
-            judge.heard(row, step, task.score(value), folder / name)
+            judge.report(row, step, task.score(value), folder / name)
             board.epoch(name, step + 1, f"{value:.4g}")
         elif isinstance(event, RunEnded):
             end(row, event.result)
             value = event.result["value"]
             if value is None:
-                board.ended(name, "pruned" if "pruned_after" in event.result else "diverged")
+                board.end(name, "pruned" if "pruned_after" in event.result else "diverged")
             else:
-                board.ended(name, f"{value:.4g}", best=(task.score(value), f"{value:.4g}"))
+                board.end(name, f"{value:.4g}", best=(task.score(value), f"{value:.4g}"))
         elif isinstance(event, DiskFull):
             raise DiskFullError(event.where)
-        elif isinstance(event, ValueRefused):  # every trial's would be
+        elif isinstance(event, ValueRefused):  # every other trial would fail too
             raise MetricError(f"The objective {objective} gave what the study did not ask for: {event.reason}")
         elif isinstance(event, RunFailed):
             ledger.end(row, "failed", None, images=0, seconds=0.0, error=event.error)
-            board.ended(name, event.error)
+            board.end(name, event.error)
 
     jobs = []
     for name, row in by_name.items():
         result = _result_of(folder / name)
-        if result is not None:  # ended, but the search was killed before it could be written down
+        if result is not None:  # ended, but the search was killed before it was recorded
             if ledger.claim(row):
                 end(row, result)
             continue
         try:
             recipe = study.recipe.recipe(tuning_factor=row.planned.tuning_factor, samples=row.planned.samples)
         except ArgumentError as error:
-            _cannot_be_made(ledger, judge, row, error)
+            _end_unmakeable(ledger, judge, row, error)
             continue
         jobs.append(ObjectiveJob(objective, task, name, recipe.to_dict(), row.planned.seed, str(folder), device))
     with board_of({job.key: study.recipe.epochs for job in jobs}, done=len(rows) - len(jobs), shown=progress) as board:
         if jobs:
-            pool(jobs, heard=heard, claim=lambda job: ledger.claim(by_name[job.key]))
+            pool(jobs, heard=handle, claim=lambda job: ledger.claim(by_name[job.key]))
 
 
-def _result_of(place: Path) -> dict[str, Any] | None:
-    """The result of an objective that has ended in `place`; a damaged one is removed, so that it is called again."""
-    file = place / RESULT
+def _result_of(folder: Path) -> dict[str, Any] | None:
+    """The result of an objective that has ended in `folder`; a damaged one is removed, so that it is called again."""
+    file = folder / RESULT
     if not file.exists():
         return None
     try:
         result = read_json(file, RESULT)
-        result.setdefault("value", result.pop("accuracy", None))  # as isogon 0.1 called it
+        result.setdefault("value", result.pop("accuracy", None))  # its name in isogon 0.1
         if not isinstance(result["seconds"], float | int) or not isinstance(result["value"], float | int | None):
             raise TypeError
     except (ArgumentError, KeyError, TypeError):
@@ -307,5 +311,5 @@ def _result_of(place: Path) -> dict[str, Any] | None:
     return result
 
 
-def _name(cell: PlannedTrial) -> str:
-    return f"{cell.purpose}-n{cell.samples}-f{cell.tuning_factor:.6g}-s{cell.seed}"
+def _name(trial: PlannedTrial) -> str:
+    return f"{trial.purpose}-n{trial.samples}-f{trial.tuning_factor:.6g}-s{trial.seed}"

@@ -1,4 +1,4 @@
-"""The folder of a study: who is at work in it, where its trials are kept, and its study file."""
+"""The folder of a study: which process works in it, its storage, and its study file."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ _DRIVER = ".driver"
 
 
 @contextmanager
-def opened(study: Study, folder: Path, tell: Tell) -> Iterator[Ledger]:
+def open_ledger(study: Study, folder: Path, tell: Tell) -> Iterator[Ledger]:
     """The ledger of the study in `folder`, where no other process works meanwhile."""
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # a study is nobody else's business, unless one says so
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # private, unless the user made the folder
         lock = FolderLock(folder)
     except (OSError, ValueError) as error:
         raise _not_ours(folder, error) from error
     try:
         remove_leftovers(folder)
-        ledger = _ledger(study, folder, tell)
+        ledger = _make_ledger(study, folder, tell)
         try:
-            # For nobody else to read: the storage's address may hold a password.
+            # Private: the storage's address may hold a password.
             write_json(folder / STUDY, study.model_dump(mode="json"), private=True)
             yield ledger
         finally:
@@ -44,12 +44,12 @@ def opened(study: Study, folder: Path, tell: Tell) -> Iterator[Ledger]:
 
 
 def forget(study: Study, folder: Path) -> None:
-    """Remove what the storage and `folder` have of the study, if nobody is at it."""
+    """Remove what the storage and `folder` have of the study, if no process uses it."""
     if folder.exists():
         if not (folder / STUDY).exists() and any(folder.iterdir()):
-            raise StudyChangedError(f"{folder} holds something else than a study: choose another folder.")
+            raise StudyChangedError(f"{folder} holds something other than a study: choose another folder.")
         try:
-            FolderLock(folder).release()  # not under the feet of another process
+            FolderLock(folder).release()  # not while another process works here
         except OSError as error:
             raise _not_ours(folder, error) from error
     if study.run.storage != "sqlite":
@@ -78,7 +78,7 @@ def storage_of(study: Study, folder: Path) -> tuple[str, str]:
     return storage, study.run.name or folder.resolve().name
 
 
-def _ledger(study: Study, folder: Path, tell: Tell) -> Ledger:
+def _make_ledger(study: Study, folder: Path, tell: Tell) -> Ledger:
     if study.run.storage == "sqlite":
         return Ledger(*storage_of(study, folder), study.key, tell=tell)
     identity = _identity(folder)
@@ -105,7 +105,7 @@ def _identity(folder: Path) -> dict[str, Any]:
 
 
 def _driver(identity: dict[str, Any]) -> str:
-    """The driver's name: that of the folder, so that the next one here goes on with the trials of one that was killed.
+    """The driver's name: that of the folder, so that the next one here resumes the trials of one that was killed.
 
     The machine belongs to it, since folders are copied.
     """

@@ -1,12 +1,12 @@
-"""`Ledger`: every trial of a search in an Optuna storage, each exactly once, whoever is killed when.
+"""`Ledger`: every trial of a search in an Optuna storage, each exactly once, even when drivers are killed.
 
-A trial is one training run. It is written down before it is trained, claimed by whoever trains it, and ended once;
-Optuna's storages do each of these in one transaction. So the dashboard shows a search as it goes, and a search that
-was killed finds all that was ended, and what was under way.
+A trial is one training run. It is planned before it is trained, claimed by the driver that trains it, and ended once;
+Optuna's storages do each of these in one transaction. So the dashboard shows a search as it runs, and a search that
+was killed finds all trials that had ended or were running.
 
-Several drivers may share a ledger. Each says every few seconds that it lives. A trial of one that has not done so for
-long is closed by another, marked as taken over, and planned anew; what its first driver may yet have to say about it
-is not heard. Trials that were replaced, so or by a retry, stay in the storage and are no rows.
+Several drivers may share a ledger. Each sends a heartbeat every few seconds. A trial of one that has not done so for
+long is closed by another, marked as taken over, and planned again; later reports of its first driver are ignored.
+Trials that were replaced, in this way or by a retry, stay in the storage and are no rows.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Status = Literal["waiting", "running", "finished", "diverged", "failed", "pruned
 #: the range of tuning factors that a trial may have
 _RANGE = FloatDistribution(1e-9, 1e9, log=True)
 _ENDED = (TrialState.COMPLETE, TrialState.FAIL, TrialState.PRUNED)
-#: user attributes: who trains a trial; that it was taken from there; the number of the trial that it replaces
+#: user attributes: the driver of a trial; that it was taken over; the number of the trial that it replaces
 _DRIVER, _TAKEN_OVER, _INSTEAD_OF = "driver", "taken_over", "instead_of"
 #: user attribute of the study: the tuning factors that its sampler has proposed, in order
 _PROPOSALS = "proposals"
@@ -67,28 +67,28 @@ class StoredTrial:
     driver: str | None = None
 
 
-def _patient(
+def _retry_storage(
     method: Callable[Concatenate[Ledger, _Arguments], _Answer],
 ) -> Callable[Concatenate[Ledger, _Arguments], _Answer]:
-    """A method that is called again for a while where the storage does not answer."""
+    """Call the method again for a while where the storage does not answer."""
 
     @wraps(method)
-    def called(self: Ledger, /, *args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Answer:
+    def call(self: Ledger, /, *args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Answer:
         try:
-            return self._storage.patiently(partial(method, self, *args, **kwargs))
+            return self._storage.ask_patiently(partial(method, self, *args, **kwargs))
         except KeyError as error:
             if "Record does not exist" not in str(error):
                 raise
-            raise IsogonError(f"The study {self._name} has gone from the storage: begin it anew.") from error
+            raise IsogonError(f"The study {self._name} has gone from the storage: start it again.") from error
 
-    return called
+    return call
 
 
 class Ledger:
     """The trials of the study called `name` in the storage at `url`; `key` is the fingerprint of its study file.
 
     `driver` names this process among those that share the storage. Without it there is no other, and every trial that
-    is under way is our own, from before. `tell` hears of a storage that does not answer.
+    runs is our own, from before. `tell` is called when the storage does not answer.
     """
 
     def __init__(self, url: str, name: str, key: str, *, driver: str | None = None, tell: Tell | None = None) -> None:
@@ -99,9 +99,9 @@ class Ledger:
         self.birth = self._begin(key)
         self._heart = Heart(self._rdb) if driver is not None else None
 
-    @_patient
+    @_retry_storage
     def _begin(self, key: str) -> str:
-        with self._storage.alone(self._name):
+        with self._storage.lock(self._name):
             study = optuna.create_study(
                 storage=self._rdb, study_name=self._name, direction="maximize", load_if_exists=True
             )
@@ -113,19 +113,19 @@ class Ledger:
             if known.get("key", key) != key:
                 raise StudyChangedError(
                     f"The study {self._name} in the storage was made from another study file: call it with --fresh to "
-                    "begin anew, or give it another folder or name."
+                    "start again, or give it another folder or name."
                 )
             return str(study.user_attrs["birth"])
 
     def close(self) -> None:
-        """Say no more that this driver lives."""
+        """End this driver's heartbeat."""
         if self._heart is not None:
             self._heart.stop()
         self._storage.close()
 
     @staticmethod
     def delete(url: str, name: str, *, driver: str | None = None) -> None:
-        """Forget the study called `name`, if there is one, unless another driver is at it."""
+        """Forget the study called `name`, if there is one, unless another driver uses it."""
         storage = Storage(url, heartbeat=driver is not None)
 
         def forget() -> None:
@@ -135,96 +135,96 @@ class Ledger:
                         raise IsogonError(f"Another driver is at the study {name}: stop it first.")
                     storage.rdb.delete_study(study._study_id)
 
-        storage.patiently(forget)
+        storage.ask_patiently(forget)
         storage.close()
 
-    @_patient
-    def plan(self, cells: Collection[PlannedTrial]) -> None:
-        """Write down the cells that are not there yet."""
-        wanted = dict.fromkeys(cells)
+    @_retry_storage
+    def plan(self, trials: Collection[PlannedTrial]) -> None:
+        """Add the trials that are not there yet."""
+        wanted = dict.fromkeys(trials)
         if not wanted.keys() <= {row.planned for row in self.rows()}:
-            with self._storage.alone(self._name):
+            with self._storage.lock(self._name):
                 known = {row.planned for row in self.rows()}
-                for cell in wanted:
-                    if cell not in known:
-                        self._write_down(cell)
+                for trial in wanted:
+                    if trial not in known:
+                        self._add(trial)
 
-    @_patient
+    @_retry_storage
     def retry(self) -> int:
-        """Plan every trial that failed once more, in its own stead; how many those are."""
-        with self._storage.alone(self._name):
+        """Plan every failed trial again, to replace it; their number."""
+        with self._storage.lock(self._name):
             failed = [row for row in self.rows() if row.status == "failed"]
             for row in failed:
-                self._write_down(row.planned, **{_INSTEAD_OF: row.number})
+                self._add(row.planned, **{_INSTEAD_OF: row.number})
             return len(failed)
 
-    def _write_down(self, cell: PlannedTrial, **notes: Any) -> None:
-        attributes = {name: value for name, value in asdict(cell).items() if name != "tuning_factor"}
+    def _add(self, planned: PlannedTrial, **notes: Any) -> None:
+        attributes = {name: value for name, value in asdict(planned).items() if name != "tuning_factor"}
         trial = create_trial(
             state=TrialState.WAITING,
-            params={"tuning_factor": cell.tuning_factor},
+            params={"tuning_factor": planned.tuning_factor},
             distributions={"tuning_factor": _RANGE},
             user_attrs=attributes | notes,
         )
         self._rdb.create_new_trial(self._id, trial)
 
     def is_open(self, row: StoredTrial) -> bool:
-        """Whether this driver may train it: it waits, or was left under way by this driver itself."""
+        """Whether this driver may train it: it waits, or this driver itself left it running."""
         ours = self._driver is None or row.driver == self._driver
         return row.status == "waiting" or (row.status == "running" and ours)
 
-    @_patient
+    @_retry_storage
     def claim(self, row: StoredTrial) -> bool:
         """Take a trial that is open; False where another driver was faster.
 
-        Whose it is stands there before it runs, and both are done under a lock: a storage that goes away in between
+        The driver's name is written before the trial runs, both under a lock: a storage that goes away in between
         leaves a trial that waits, or one that its driver knows as its own when it asks again.
         """
         trial_id = self._trial_id(row)
         if self._heart is None:
-            return row.status == "running" or self._started(trial_id)
-        with self._storage.alone(self._name):
+            return row.status == "running" or self._start(trial_id)
+        with self._storage.lock(self._name):
             trial = self._rdb.get_trial(trial_id)
             waits = trial.state == TrialState.WAITING
             ours = trial.state == TrialState.RUNNING and trial.user_attrs.get(_DRIVER) == self._driver
             if waits or ours:
-                # Before it runs: a trial that does so without any sign of life would never count as left behind.
+                # Before it runs: a running trial without any heartbeat would never count as stale.
                 self._rdb.record_heartbeat(trial_id)
             if waits:
                 with suppress(UpdateFinishedTrialError):  # asleep between these lines, while another ended it
                     self._rdb.set_trial_user_attr(trial_id, _DRIVER, self._driver)
-                ours = self._started(trial_id)
+                ours = self._start(trial_id)
         if ours:
             self._heart.add(trial_id)
         return ours
 
-    def _started(self, trial_id: int) -> bool:
-        """Whether the trial waited until now; the storage says yes to one driver alone."""
+    def _start(self, trial_id: int) -> bool:
+        """Start the trial; True where it waited until now, which the storage answers to one driver alone."""
         with suppress(UpdateFinishedTrialError):
             return self._rdb.set_trial_state_values(trial_id, TrialState.RUNNING)
         return False
 
-    @_patient
+    @_retry_storage
     def take_over(self) -> int:
-        """Close the trials of drivers that show no life, so that they are planned anew; how many those are."""
+        """Close the trials of drivers without a heartbeat, so that they are planned again; their number."""
         if self._heart is None:
             return 0
-        taken = 0
+        closed = 0
         for trial_id in self._rdb._get_stale_trial_ids(self._id):
             with suppress(UpdateFinishedTrialError):  # another driver was faster, or its own came back to life
                 self._rdb.set_trial_user_attr(trial_id, _TAKEN_OVER, f"by {self._driver}")
                 self._rdb.set_trial_state_values(trial_id, TrialState.FAIL)
-                taken += 1
-        return taken
+                closed += 1
+        return closed
 
-    @_patient
+    @_retry_storage
     def report(self, row: StoredTrial, epoch: int, value: float) -> None:
         """Keep a running trial's score after an epoch, for the dashboard."""
         if value == value:  # the storage takes no NaN
             with suppress(UpdateFinishedTrialError):  # taken over
                 self._rdb.set_trial_intermediate_value(self._trial_id(row), epoch, value)
 
-    @_patient
+    @_retry_storage
     def end(
         self,
         row: StoredTrial,
@@ -253,22 +253,22 @@ class Ledger:
         if self._heart is not None:
             self._heart.discard(trial_id)
 
-    @_patient
+    @_retry_storage
     def reports(self) -> dict[int, dict[int, float]]:
         """The scores that each trial has reported: its number, the epoch, the value."""
         return {trial.number: dict(trial.intermediate_values) for trial in self._rdb.get_all_trials(self._id)}
 
-    @_patient
+    @_retry_storage
     def proposal(self, place: int, make: Callable[[], float]) -> float:
-        """The tuning factor that a sampler proposed in that place: what is written down, else `make`'s from now on."""
-        with self._storage.alone(self._name):
+        """The tuning factor that a sampler proposed in that place: the stored one, else a new one from `make`."""
+        with self._storage.lock(self._name):
             known = list(self._rdb.get_study_user_attrs(self._id).get(_PROPOSALS, []))
             if place >= len(known):
                 known.append(make())
                 self._rdb.set_study_user_attr(self._id, _PROPOSALS, known)
             return float(known[place])
 
-    @_patient
+    @_retry_storage
     def rows(self) -> list[StoredTrial]:
         """Every trial, in the order in which they were planned."""
         return rows_of(self._rdb.get_all_trials(self._id))
@@ -284,8 +284,8 @@ class StudyChangedError(IsogonError):
 def rows_of(trials: Sequence[FrozenTrial]) -> list[StoredTrial]:
     """Trials of the storage as rows, without those that others replace."""
     replaced = {trial.user_attrs.get(_INSTEAD_OF) for trial in trials}
-    rows = [row_of(trial) for trial in trials if trial.number not in replaced and not _was_taken(trial)]
-    # Of a cell that was planned twice, by drivers whose lock a dying database let go, the first counts for everybody.
+    rows = [row_of(trial) for trial in trials if trial.number not in replaced and not _was_taken_over(trial)]
+    # Where drivers planned a trial twice, since a dying database released their lock, the first counts.
     first: dict[PlannedTrial, StoredTrial] = {}
     for row in rows:
         first.setdefault(row.planned, row)
@@ -295,7 +295,7 @@ def rows_of(trials: Sequence[FrozenTrial]) -> list[StoredTrial]:
 def row_of(trial: FrozenTrial) -> StoredTrial:
     """A trial of the storage as a row."""
     notes = trial.user_attrs
-    cell = PlannedTrial(
+    planned = PlannedTrial(
         tuning_factor=trial.params["tuning_factor"],
         samples=notes["samples"],
         fraction=notes["fraction"],
@@ -305,7 +305,7 @@ def row_of(trial: FrozenTrial) -> StoredTrial:
     open_states: dict[TrialState, Status] = {TrialState.WAITING: "waiting", TrialState.RUNNING: "running"}
     status: Status = notes.get("status", "failed") if trial.state in _ENDED else open_states[trial.state]
     return StoredTrial(
-        planned=cell,
+        planned=planned,
         number=trial.number,
         status=status,
         score=trial.value if trial.state == TrialState.COMPLETE else None,
@@ -316,13 +316,13 @@ def row_of(trial: FrozenTrial) -> StoredTrial:
     )
 
 
-def _was_taken(trial: FrozenTrial) -> bool:
+def _was_taken_over(trial: FrozenTrial) -> bool:
     """Whether it was closed by another driver; one that ended well after all, at that moment, was not."""
     return trial.state == TrialState.FAIL and _TAKEN_OVER in trial.user_attrs
 
 
 def _others_at(rdb: optuna.storages.RDBStorage, study_id: int, driver: str) -> bool:
-    """Whether a trial is under way in another driver that lives."""
+    """Whether another live driver runs a trial."""
     stale = rdb._get_stale_trial_ids(study_id)
     running = rdb.get_all_trials(study_id, states=(TrialState.RUNNING,))
     return any(trial._trial_id not in stale and trial.user_attrs.get(_DRIVER) != driver for trial in running)

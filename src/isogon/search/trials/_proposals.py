@@ -1,8 +1,8 @@
 """Which tuning factor to try next, by one of Optuna's samplers instead of a grid.
 
-A proposal follows from the cells that have ended and from how many they are, and from nothing else: the sampler is made
-anew for each, seeded by that number, and sees those cells as the trials of a study in memory. So a search that was
-killed goes on as if it had not been.
+A proposal follows from the cells that have ended and from how many they are, and from nothing else: a new sampler is
+made for each, seeded by that number, and sees those cells as the trials of a study in memory. So a search that was
+killed resumes as if it had not been.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ except ImportError as error:  # pragma: no cover - exercised in a subprocess
 
 # Random proposals before a model is asked: as many cells as a curve needs. Optuna's ten would be the whole search.
 _STARTUP = 3
-# Octaves within which a cell says what its neighbour has said, with the same seeds on the same samples.
+# Octaves within which a cell repeats its neighbour, with the same seeds on the same samples.
 _ALIKE = 1 / 16
 
 
@@ -53,19 +53,19 @@ def propose(sampler: str, tried: Sequence[TriedFactor], limits: tuple[float, flo
     study = optuna.create_study(
         direction="maximize", sampler=make_sampler(sampler, seed=seed + len(tried), startup=_STARTUP)
     )
-    for one in tried:
-        place = min(max(math.log2(one.tuning_factor) - low, 0.0), high - low)
+    for trial in tried:
+        place = min(max(math.log2(trial.tuning_factor) - low, 0.0), high - low)
         study.add_trial(
             create_trial(
-                state=TrialState.FAIL if one.accuracy is None else TrialState.COMPLETE,
-                value=one.accuracy,
+                state=TrialState.FAIL if trial.accuracy is None else TrialState.COMPLETE,
+                value=trial.accuracy,
                 params={"octaves": place},
                 distributions={"octaves": octaves},
             )
         )
     wanted = low + study.ask({"octaves": octaves}).params["octaves"]
-    known = sorted(math.log2(one.tuning_factor) for one in tried)
-    if any(abs(wanted - one) < _ALIKE for one in known):
+    known = sorted(math.log2(trial.tuning_factor) for trial in tried)
+    if any(abs(wanted - factor) < _ALIKE for factor in known):
         wanted = _widest_gap(low, high, known)
     return float(2.0 ** min(max(round(wanted * ROUNDING) / ROUNDING, low), high))
 

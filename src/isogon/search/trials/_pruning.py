@@ -32,18 +32,18 @@ def make_pruner(name: str, *, epochs: int) -> optuna.pruners.BasePruner:
 
 
 def judge_of(study: Study, ledger: Ledger) -> Judge:
-    """A judge who knows what the ledger holds; one who lets all trials live where the study has no pruner."""
+    """A judge that knows what the ledger holds; one that stops no trial where the study has no pruner."""
     if study.search.pruner == "none":
         return Judge("none", epochs=study.recipe.epochs, rows=[], reports={})
     return Judge(study.search.pruner, epochs=study.recipe.epochs, rows=ledger.rows(), reports=ledger.reports())
 
 
 class Judge:
-    """Hears how trials get on and stops those that the pruner gives up.
+    """Gets the reports of trials and stops those that the pruner gives up.
 
     A trial is compared with others of the same data size, since a smaller one would always look worse. Optuna compares
     all trials of a study, and keeps notes with them; so each size has a study in memory, which begins with what the
-    ledger's `rows` and `reports` tell of it. Verification is never stopped.
+    ledger's `rows` and `reports` hold of it. Verification is never stopped.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Judge:
         judged = [row for row in rows if row.planned.purpose == "search"]
         for samples in {row.planned.samples for row in judged}:
             self._studies[samples] = optuna.create_study(
-                # Hyperband draws a trial's bracket from this name and the trial's number.
+                # Hyperband samples a trial's bracket from this name and the trial's number.
                 study_name=f"{samples}",
                 direction="maximize",
                 pruner=make_pruner(pruner, epochs=epochs),
@@ -65,18 +65,18 @@ class Judge:
             self._trials[row.number] = self._studies[row.planned.samples].ask()
         for row in judged:
             for epoch, value in sorted(reports.get(row.number, {}).items()):
-                if epoch >= 0:  # others were written down before they were refused
+                if epoch >= 0:  # others were stored before they were refused
                     self._gives_up(row, epoch, value)
-            self.ended(row, row.status, row.score)
+            self.end(row, row.status, row.score)
 
-    def heard(self, row: StoredTrial, epoch: int, value: float, folder: Path) -> None:
+    def report(self, row: StoredTrial, epoch: int, value: float, folder: Path) -> None:
         """A trial's score after an epoch; leaves `STOP` in its `folder` where the pruner gives it up."""
         if row.number in self._trials and value == value and self._gives_up(row, epoch, value):
             folder.mkdir(parents=True, exist_ok=True)
             (folder / STOP).touch()
 
-    def ended(self, row: StoredTrial, status: Status, score: float | None) -> None:
-        """Others are compared with a trial that has finished; not with those that were lost."""
+    def end(self, row: StoredTrial, status: Status, score: float | None) -> None:
+        """Note the end of a trial: others are compared with it where it finished, not where it was lost."""
         if row.number not in self._trials or status in ("waiting", "running"):
             return
         lost = TrialState.PRUNED if status == "pruned" else TrialState.FAIL

@@ -1,4 +1,4 @@
-"""The database of a search: how it is opened, asked with patience, and named without its password.
+"""The database of a search: opening it, asking it again when it does not answer, naming it without its password.
 
 Several drivers may share a PostgreSQL database. What must not be done by two of them at once is done under an advisory
 lock of the database, which goes with the connection of a driver that dies.
@@ -26,18 +26,18 @@ except ImportError as error:  # pragma: no cover - exercised in a subprocess
 
 #: seconds for which a storage that does not answer is asked again
 PATIENCE = 30.0
-#: seconds between the signs of life of a driver that shares its storage, and after how many without one it counts as
-#: dead: longer than the patience above, lest a database that was away for a moment makes everybody look dead
+#: seconds between the heartbeats of a driver that shares its storage, and after how many without one it counts as
+#: dead: longer than the patience above, so that a database that was away for a moment makes no driver look dead
 HEARTBEAT, GRACE = 10, 60
 #: seconds after which the database ends a transaction in which nothing happens: a driver that was put to sleep within
-#: one would keep its rows locked, and everybody who wants them waiting, until it wakes
+#: it would keep its rows locked, and every other driver waiting, until it wakes
 ASLEEP = 30
 _PAUSE = 0.5
 #: marks isogon's advisory locks among those of others in the same database
 _LOCKS = 0x1506
-# A connection that was cut without a word must not hang for the minutes that the system would give it.
+# A connection that was cut silently must not hang for the minutes that the system would give it.
 _CONNECTION = {"connect_timeout": "10", "tcp_user_timeout": "20000"}
-# What asking again does not mend.
+# What asking again does not cure.
 _HOPELESS = re.compile(
     "authentication failed|does not exist|no password supplied|no pg_hba|disk is full|unable to open|readonly database"
 )
@@ -53,25 +53,25 @@ class StorageError(IsogonError):
 class Storage:
     """Optuna's storage at `url`; `heartbeat` where other drivers may use it at the same time.
 
-    `rdb` is the storage itself, to be asked within `patiently`.
+    `rdb` is the storage itself, to be asked within `ask_patiently`.
     """
 
     def __init__(self, url: str, *, heartbeat: bool = False, tell: Tell | None = None) -> None:
         self._url, self._tell = with_driver(url), tell or (lambda sentence: None)
         try:
             sqlalchemy.make_url(self._url)
-        except (exc.ArgumentError, ValueError):  # its words may hold a part of the password
+        except (exc.ArgumentError, ValueError):  # its message may hold a part of the password
             raise StorageError(
                 "The storage is no address of a database: write it as postgresql://user:password@host/database, with "
                 "special characters of the password as %40 and the like."
             ) from None
-        optuna.logging.set_verbosity(optuna.logging.ERROR)  # it would say in many lines that nobody answers
-        self.rdb = self.patiently(lambda: self._opened(heartbeat))
+        optuna.logging.set_verbosity(optuna.logging.ERROR)  # it would log many lines when nobody answers
+        self.rdb = self.ask_patiently(lambda: self._open(heartbeat))
 
-    def patiently(self, ask: Callable[[], Answer]) -> Answer:
+    def ask_patiently(self, ask: Callable[[], Answer]) -> Answer:
         """What `ask` returns; asked again for a while where the database does not answer."""
         give_up = time.monotonic() + PATIENCE
-        told = False
+        reported = False
         while True:
             try:
                 return ask()
@@ -81,18 +81,18 @@ class Storage:
                     raise StorageError(f"The storage {self} cannot be used: {reason}.") from error
                 if time.monotonic() > give_up:
                     raise StorageError(
-                        f"The storage {self} does not answer ({reason}): nothing that ended is lost, and the same "
-                        "command goes on once it is back."
+                        f"The storage {self} does not answer ({reason}): no finished trial is lost, and the same "
+                        "command resumes once it is back."
                     ) from error
-                if not told:
+                if not reported:
                     self._tell(f"the storage {self} does not answer; asking again for {PATIENCE:.0f} s")
-                    told = True
+                    reported = True
                 time.sleep(_PAUSE)
 
     @contextmanager
-    def alone(self, what: str) -> Iterator[None]:
-        """No other driver is in here for the same `what`; a file has one driver anyway."""
-        with _locked(self.rdb.engine, what):
+    def lock(self, what: str) -> Iterator[None]:
+        """Keep other drivers out for the same `what`; a file has one driver anyway."""
+        with _lock(self.rdb.engine, what):
             yield
 
     def close(self) -> None:
@@ -102,13 +102,13 @@ class Storage:
     def __str__(self) -> str:
         return without_secrets(self._url)
 
-    def _opened(self, heartbeat: bool) -> optuna.storages.RDBStorage:
+    def _open(self, heartbeat: bool) -> optuna.storages.RDBStorage:
         settings = engine_settings(self._url)
         try:
             engine = sqlalchemy.create_engine(self._url, poolclass=sqlalchemy.NullPool, **settings)
         except ImportError:
             raise MissingExtraError("psycopg", extra="postgres", purpose=f"for the storage {self}") from None
-        with warnings.catch_warnings(), _locked(engine, "tables"):
+        with warnings.catch_warnings(), _lock(engine, "tables"):
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)  # the heartbeat
             return optuna.storages.RDBStorage(
                 as_template(self._url),
@@ -119,7 +119,7 @@ class Storage:
 
 
 class Heart:
-    """One thread that says every `HEARTBEAT` seconds, for the trials of a driver, that it lives."""
+    """One thread that sends a heartbeat for the trials of a driver every `HEARTBEAT` seconds."""
 
     def __init__(self, storage: optuna.storages.RDBStorage) -> None:
         self._storage = storage
@@ -142,7 +142,7 @@ class Heart:
     def _beat(self) -> None:
         while not self._stop.wait(self._interval):
             for trial_id in sorted(self._trials):
-                with suppress(Exception):  # who trains meets the same trouble, and deals with it
+                with suppress(Exception):  # the training meets the same error, and handles it
                     self._storage.record_heartbeat(trial_id)
         self._storage.remove_session()
 
@@ -157,27 +157,27 @@ def with_driver(url: str) -> str:
 
 
 def as_template(url: str) -> str:
-    """The address as Optuna wants it, which puts its version in for braces."""
+    """The address as Optuna wants it, which fills in its version for braces."""
     return url.replace("{", "{{").replace("}", "}}")
 
 
 def engine_settings(url: str) -> dict[str, Any]:
-    """How SQLAlchemy is to connect to the address."""
+    """The options of SQLAlchemy for the address."""
     if not url.startswith("postgresql+psycopg:"):
         return {}
     given = sqlalchemy.make_url(url).query
     wanted = {key: value for key, value in _CONNECTION.items() if key not in given}
-    # Before the address's own options, so that those have the last word and ours is not lost for them.
+    # Before the address's own options, so that those win and ours is not lost.
     options = f"-c idle_in_transaction_session_timeout={ASLEEP}s {given.get('options', '')}".strip()
-    # A server that was started again leaves dead connections in the pool; each is looked at before it is used.
+    # A restarted server leaves dead connections in the pool; each is tested before use.
     return {"pool_pre_ping": True, "connect_args": {**wanted, "options": options}}
 
 
 @contextmanager
-def _locked(engine: sqlalchemy.Engine, what: str) -> Iterator[None]:
+def _lock(engine: sqlalchemy.Engine, what: str) -> Iterator[None]:
     with engine.begin() as connection:
         if engine.dialect.name == "postgresql":
-            # Whoever holds it does so for a moment; one that was put to sleep there loses it after `ASLEEP`.
+            # A driver holds it for a moment; one that was put to sleep there loses it after `ASLEEP`.
             connection.execute(sqlalchemy.text("SET LOCAL lock_timeout = '60s'"))
             key = zlib.crc32(what.encode()) - (1 << 31)
             connection.execute(sqlalchemy.text(f"SELECT pg_advisory_xact_lock({_LOCKS}, {key})"))
@@ -185,12 +185,12 @@ def _locked(engine: sqlalchemy.Engine, what: str) -> Iterator[None]:
 
 
 def _diagnosis(error: BaseException) -> tuple[str, bool]:
-    """What ails the database, and whether it may pass."""
+    """The reason of the error, and whether it may pass."""
     link: BaseException | None = error
     while link is not None:
         if isinstance(link, exc.DBAPIError):
             reason = first_line(link.orig or link)
-            # A connection that the database has ended, whatever it calls its reason, can be made anew.
+            # A connection that the database has ended, whatever the reason, can be made again.
             passing = isinstance(link, exc.OperationalError | exc.InterfaceError) or link.connection_invalidated
             return reason, passing and not _HOPELESS.search(reason)
         link = link.__cause__ or link.__context__

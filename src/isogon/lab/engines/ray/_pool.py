@@ -1,8 +1,8 @@
 """A pool of workers on a Ray cluster, which does what `engines/_workers.py` does with processes of this machine.
 
-A job is a Ray task that streams its news. Ray itself retries nothing: a task that died has told how far it came, so the
-driver decides, and each run ends exactly once. Where a worker sees the driver's folder it trains there; elsewhere it
-trains in a folder of its node and its files come back with the news.
+A job is a Ray task that streams its events. Ray itself retries nothing: a dead task has reported how far it came, so
+the driver decides, and each run ends exactly once. Where a worker sees the driver's folder it trains there, elsewhere
+in a folder of its node, and its files come back with the events.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from isogon.files import write_whole
 from isogon.lab.engines._events import Event, RunEnded, RunFailed, Say
 from isogon.lab.engines._workers import Job
 from isogon.lab.engines.ray._session import RaySettings, ray_kept
-from isogon.lab.engines.ray._task import MARK, DriverContext, FileMade, work_and_tell
+from isogon.lab.engines.ray._task import MARK, DriverContext, FileMade, work_and_report
 
-# The cluster may grow while no job has news.
+# The cluster may grow while no job reports anything.
 _LOOK_AGAIN_SECONDS = 10.0
-_OWN_NODE = "the node that this program runs on has died"
+_DRIVER_NODE_DIED = "the node that this program runs on has died"
 #: seconds for which a cluster that has lost a node may be without room for a job
 LOST_PATIENCE = 60.0
 
 
 class ClusterLostError(IsogonError):
-    """The Ray cluster is gone, and with it what was under way; nothing that ended."""
+    """The Ray cluster is gone, and with it the runs in progress, but no finished one."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"The Ray cluster is lost ({reason}): nothing that ended is, and the same command resumes.")
@@ -52,7 +52,7 @@ AnyJob = TypeVar("AnyJob", bound=MovableJob)
 
 @dataclass
 class _Attempt:
-    """A job on its way, and those of its keys of which nothing more is to be heard."""
+    """A job in progress, and those of its keys that have ended."""
 
     job: MovableJob
     tries: int = 0
@@ -76,29 +76,29 @@ def work_through_on_ray(
 
     A job whose worker dies is tried again `settings.retries` times, then it is a `RunFailed`. The death of a node is
     no fault of the job, and costs it none of these. Where the driver's own node is gone, or no node is left that takes
-    a job, a `ClusterLostError` ends the call; what was under way stays open.
+    a job, a `ClusterLostError` ends the call; runs in progress stay open.
     """
     with ray_kept() as connect:
         ray = connect(settings)
         task = ray.remote(num_cpus=settings.cpus, num_gpus=settings.gpus or 0, num_returns="streaming", max_retries=0)(
-            work_and_tell
+            work_and_report
         )
-        driver = DriverContext.this_one()
+        driver = DriverContext.current()
         waiting = deque(_Attempt(job) for job in jobs)
         busy: dict[Any, _Attempt] = {}
         nodes = _Nodes(ray, settings)
         try:
             while waiting or busy:
-                found = nodes.room()  # asked in any case: it sees whether the cluster is still there
-                room = workers or found
+                capacity = nodes.room()  # called in any case: it checks that the cluster is still there
+                room = workers or capacity
                 while waiting and len(busy) < room:
                     attempt = waiting.popleft()
                     if not attempt.claimed and claim is not None and not claim(attempt.job):  # type: ignore[arg-type]
                         continue
                     attempt.claimed = True
                     attempt.tries += 1
-                    busy[task.remote(_packed(ray, attempt.job), driver)] = attempt
-                if not busy:  # all that was left was somebody else's
+                    busy[task.remote(_pack(ray, attempt.job), driver)] = attempt
+                if not busy:  # all that was left belongs to other drivers
                     continue
                 ready, _ = ray.wait(list(busy), num_returns=1, timeout=_LOOK_AGAIN_SECONDS)
                 for stream in ready:
@@ -108,18 +108,18 @@ def work_through_on_ray(
                     except StopIteration:
                         continue
                     except nodes.deaths as error:
-                        nodes.lost(error)
+                        nodes.note_death(error)
                         attempt.tries -= 1
                         waiting.append(attempt)
                         continue
                     except ray.exceptions.RayError as error:
-                        _after_a_death(attempt, error, settings, waiting, heard)
+                        _handle_death(attempt, error, settings, waiting, heard)
                         continue
-                    busy[stream] = attempt  # behind the others, so that none has to wait for a talkative one
+                    busy[stream] = attempt  # behind the others, so that none waits for one with many events
                     _pass_on(attempt, event, heard)
         finally:
             for stream in busy:
-                with suppress(Exception):  # the cluster may be gone, and what ended us matters more
+                with suppress(Exception):  # the cluster may be gone, and the first error matters more
                     ray.cancel(stream, force=True)
 
 
@@ -134,10 +134,10 @@ def _pass_on(attempt: _Attempt, event: Event, heard: Say) -> None:
         heard(event)
 
 
-def _after_a_death(
+def _handle_death(
     attempt: _Attempt, error: Exception, settings: RaySettings, waiting: deque[_Attempt], heard: Say
 ) -> None:
-    """Back to those who wait; nothing is left to do where the worker died after its last word."""
+    """Put the job back into the queue; nothing is left to do where the worker died after its last event."""
     if attempt.open_keys and attempt.tries <= settings.retries:
         waiting.append(attempt)
         return
@@ -147,11 +147,11 @@ def _after_a_death(
 
 
 class _Nodes:
-    """The nodes of the cluster: how many jobs they take, and what it means when one dies."""
+    """The nodes of the cluster: how many jobs they take, and what the death of one means."""
 
     def __init__(self, ray: Any, settings: RaySettings) -> None:
         self._ray, self._settings = ray, settings
-        self._own = ray.get_runtime_context().get_node_id()
+        self._own_node = ray.get_runtime_context().get_node_id()
         known = vars(ray.exceptions)
         #: what Ray raises where not the job's process has died but what it ran on
         self.deaths = tuple(known[name] for name in ("NodeDiedError", "LocalRayletDiedError") if name in known)
@@ -164,9 +164,9 @@ class _Nodes:
         Not for ever, where it has lost a node.
         """
         nodes = [node for node in self._ray.nodes() if node["Alive"]]
-        # Jobs that have nothing to tell would not be heard of again, nor of their end.
-        if all(node["NodeID"] != self._own for node in nodes):
-            raise ClusterLostError(_OWN_NODE)
+        # Jobs could no longer report anything, not even their end.
+        if all(node["NodeID"] != self._own_node for node in nodes):
+            raise ClusterLostError(_DRIVER_NODE_DIED)
         room = sum(self._settings.fitting(node["Resources"]) for node in nodes)
         if room:
             self._without_room_since = None
@@ -179,21 +179,21 @@ class _Nodes:
             raise ClusterLostError("no node is left that takes a job")
         return 1
 
-    def lost(self, error: Exception) -> None:
+    def note_death(self, error: Exception) -> None:
         """A node has died; without the one that this process is on nothing more can be asked of the cluster."""
         self._lost_one = True
         if type(error).__name__ == "LocalRayletDiedError":
-            raise ClusterLostError(_OWN_NODE) from error
+            raise ClusterLostError(_DRIVER_NODE_DIED) from error
 
 
-def _packed(ray: Any, job: MovableJob) -> bytes:
+def _pack(ray: Any, job: MovableJob) -> bytes:
     """The job with a path that does not depend on the current folder; a worker unpacks it once it can import it."""
     packed: bytes = ray.cloudpickle.dumps((job.moved_to(os.path.abspath(job.out)), _mark(Path(job.out))))
     return packed
 
 
 def _mark(folder: Path) -> str:
-    """What tells a worker that a folder with this path is this folder: the content of a file in it."""
+    """The content of a file by which a worker recognises this folder."""
     file = folder / MARK
     if not file.exists():
         folder.mkdir(parents=True, exist_ok=True)

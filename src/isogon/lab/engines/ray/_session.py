@@ -1,4 +1,4 @@
-"""How this process comes to a Ray cluster and leaves it: nothing printed, nothing sent, nothing readable by others."""
+"""Connecting to a Ray cluster and leaving it: nothing printed, nothing sent, nothing readable by others."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from isogon.lab.engines._workers import default_workers
 _MODE, _TOKEN, _TOKEN_PATH = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"
 # The folder of a cluster of our own, and the file in it that says which process it belongs to.
 _PREFIX, _OWNER = "isogon-", "owner.json"
-# News are small; files that do not fit go by way of the disk.
+# Events are small; files that do not fit go by way of the disk.
 _OBJECT_STORE_BYTES = 200_000_000
 
 
 @dataclass(frozen=True)
 class RaySettings:
-    """Where jobs run on Ray, and what each asks for.
+    """Where jobs run on Ray, and what each needs.
 
     Args:
         address: `host:port` of a cluster, `auto` for the one of this machine, `local` for a new one; without it the
@@ -50,7 +50,7 @@ class RaySettings:
 
     def __post_init__(self) -> None:
         if self.address is not None and "://" in self.address:
-            cure = "run on a node of the cluster, by ray job submit say, and give host:port"
+            cure = "run on a node of the cluster, for example by ray job submit, and give host:port"
             raise ArgumentError("address", "host:port, auto or local", self.address, cure)
         check_number("cpus", self.cpus, low=0, low_open=True, cure="count the cores of a job")
         gpus = check_number("gpus", self.gpus or 0, low=0, cure="write 1, or 0.5 for half of one")
@@ -79,7 +79,7 @@ class _Session:
         self.end = ExitStack()
 
     def connect(self, settings: RaySettings) -> Any:
-        ray = _imported()
+        ray = _import_ray()
         if not ray.is_initialized():
             with ExitStack() as undo:
                 _connect(ray, settings, undo)
@@ -106,7 +106,7 @@ def ray_kept() -> Iterator[Callable[[RaySettings], Any]]:
             _session.end.close()
 
 
-def _imported() -> Any:
+def _import_ray() -> Any:
     # Ray reads this when it is imported.
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
@@ -117,11 +117,11 @@ def _imported() -> Any:
 
 def _connect(ray: Any, settings: RaySettings, undo: ExitStack) -> None:
     """Connect; what was changed for that is undone by `undo`."""
-    address = _existing(settings.address)
-    if address is None and not _knows_tokens():
+    address = _existing_address(settings.address)
+    if address is None and not _has_tokens():
         cure = "run pip install -U ray, or give the address of a cluster"
         raise IsogonError(f"A cluster of this version of Ray ({ray.__version__}) is open to everybody: {cure}.")
-    _quieten(ray, undo)
+    _silence(ray, undo)
     undo.callback(_reread_environment)
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
     if address is None:
@@ -196,7 +196,7 @@ def remove_leftover_clusters() -> None:
 
 
 def _owner(pid: int) -> dict[str, Any]:
-    """A process: its number, where that counts, and when it was started; None where there is none or nobody tells."""
+    """A process: its number, where that counts, and when it was started; None where there is none or it is unknown."""
     try:
         where = f"{platform.node()} {os.readlink('/proc/self/ns/pid')}"
     except OSError:
@@ -212,23 +212,23 @@ def _end_processes_of(folder: Path) -> None:
     for process in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             command = (process / "cmdline").read_bytes().decode(errors="replace")
-            # Ray's own: not a program that only looks there.
+            # Ray's own, not a program that only reads there.
             if f"{folder}{os.sep}" in command and "/ray/" in command.replace(str(folder), ""):
                 os.kill(int(process.name), signal.SIGKILL)
 
 
-def _existing(address: str | None) -> str | None:
+def _existing_address(address: str | None) -> str | None:
     """The address of a cluster that is there already, or None when one is to be started."""
     if address is not None:
         return None if address == "local" else address
     # As ray.init does for itself; but there, options of a new cluster cannot be given before it is known to be new.
     services = importlib.import_module("ray._private.services")
-    found: str | None = services.canonicalize_bootstrap_address(None)
-    return found
+    running: str | None = services.canonicalize_bootstrap_address(None)
+    return running
 
 
-def _quieten(ray: Any, undo: ExitStack) -> None:
-    """Ray prints deaths of workers to stdout, whatever log_to_driver says; we tell them as news of the job."""
+def _silence(ray: Any, undo: ExitStack) -> None:
+    """Ray prints deaths of workers to stdout, whatever log_to_driver is; we report them as events of the job."""
     worker = ray._private.worker
     undo.callback(setattr, worker, "_worker_logs_enabled", getattr(worker, "_worker_logs_enabled", True))
     worker._worker_logs_enabled = False
@@ -239,10 +239,10 @@ def _token_file() -> Path:
 
 
 def _close_to_others(file: Path) -> None:
-    """Whoever reads the token can run programs on the cluster, and Ray writes it for all to read."""
+    """Restrict a token file to its owner: the token gives access to the cluster, and Ray makes it readable for all."""
     if hasattr(os, "getuid") and file.exists():
-        found = file.stat()
-        if found.st_uid == os.getuid() and stat.S_IMODE(found.st_mode) & 0o077:
+        status = file.stat()
+        if status.st_uid == os.getuid() and stat.S_IMODE(status.st_mode) & 0o077:
             file.chmod(0o600)
 
 
@@ -256,13 +256,13 @@ def _set_environment(values: dict[str, str], undo: ExitStack) -> None:
         os.environ[name] = value
 
 
-def _knows_tokens() -> bool:
+def _has_tokens() -> bool:
     return hasattr(sys.modules["ray._raylet"], "AuthenticationTokenLoader")
 
 
 def _reread_environment() -> None:
     """Ray keeps the mode and the token that it read first; versions without tokens have nothing to forget."""
     raylet = sys.modules["ray._raylet"]
-    if _knows_tokens():
+    if _has_tokens():
         raylet.Config.initialize("")
         raylet.AuthenticationTokenLoader.instance().reset_cache()

@@ -41,7 +41,7 @@ class DriverContext:
     environment: dict[str, str]
 
     @classmethod
-    def this_one(cls) -> Self:
+    def current(cls) -> Self:
         ours = {name: value for name, value in os.environ.items() if name.startswith("ISOGON_")}
         return cls(os.getcwd(), tuple(sys.path), ours)
 
@@ -54,28 +54,28 @@ class DriverContext:
             os.chdir(self.folder)
 
 
-def work_and_tell(packed: bytes, driver: DriverContext) -> Iterator[Event]:
+def work_and_report(packed: bytes, driver: DriverContext) -> Iterator[Event]:
     """Do a job and yield its events as they come; an exception in it ends the stream as a death would."""
     driver.take_over()
     job, mark = pickle.loads(packed)
     elsewhere = None if _holds(job.out, mark) else _folder_of_this_node(mark, job.keys)
     if elsewhere is not None:
         job = job.moved_to(str(elsewhere))
-    # The job speaks when it likes and a generator only when it is asked, so the job has a thread of its own.
-    told: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
+    # The job reports at any time and a generator only when asked, so the job has a thread of its own.
+    events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
     errors: list[BaseException] = []
 
     def work() -> None:
         torch.set_num_threads(1)
         try:
-            job.work(told.put)
+            job.work(events.put)
         except BaseException as error:
             errors.append(error)
         finally:
-            told.put(None)
+            events.put(None)
 
     threading.Thread(target=work, daemon=True).start()
-    while (event := told.get()) is not None:
+    while (event := events.get()) is not None:
         if elsewhere is not None and isinstance(event, RunEnded):
             yield from _files(elsewhere, event.key)
         yield event
@@ -93,7 +93,7 @@ def _holds(folder: str, mark: str) -> bool:
 
 
 def _folder_of_this_node(mark: str, keys: list[str]) -> Path:
-    """The same for each try of a job, which goes on there; nobody else can guess its name or look into it."""
+    """The same for each try of a job, which resumes there; nobody else can guess its name or look into it."""
     ours = Path(tempfile.gettempdir(), f"isogon-{mark}")
     ours.mkdir(mode=0o700, exist_ok=True)
     folder = ours / hashlib.sha256("\n".join(keys).encode()).hexdigest()[:16]
@@ -103,6 +103,6 @@ def _folder_of_this_node(mark: str, keys: list[str]) -> Path:
 
 def _files(folder: Path, key: str) -> Iterator[FileMade]:
     """All but locks and half-written files; results last, since where one is, the run is complete."""
-    found = [file for file in folder.rglob("*") if file.is_file() and not file.name.startswith(".")]
-    for file in sorted(found, key=lambda file: (file.name == RESULT, file)):
+    files = [file for file in folder.rglob("*") if file.is_file() and not file.name.startswith(".")]
+    for file in sorted(files, key=lambda file: (file.name == RESULT, file)):
         yield FileMade(key, file.relative_to(folder).as_posix(), file.read_bytes())

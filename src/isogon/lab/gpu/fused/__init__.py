@@ -1,7 +1,7 @@
 """Kernels that put several operations of a training step into one, for CUDA graphs of whole steps.
 
-Each module has one operation, written in Triton, and says which ordinary operations it stands for; those are what it is
-tested against. Nothing here is imported unless a lane is about to be recorded on a CUDA device.
+Each module has one operation, written in Triton, and names the ordinary operations that it replaces; it is tested
+against those. Nothing here is imported unless a lane is about to be recorded on a CUDA device.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A batch of training images from the raw ones: chosen, padded, cropped, mirrored, normalised, cast, in one kernel.
 
-It stands for `PadCropFlip.apply` (or none at all), `normalise`, and the copy to channels-last layout,
+It replaces `PadCropFlip.apply` (or none at all), `normalise`, and the copy to channels-last layout,
 of the samples that the epoch's order has at the step's place. The labels come along.
 """
 

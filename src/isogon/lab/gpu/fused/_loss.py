@@ -1,6 +1,6 @@
 """Mean cross-entropy, its gradient, and the epoch's sums (loss, right answers, samples), in one kernel.
 
-It stands for `torch.nn.functional.cross_entropy` in float32 and what `Training.note` counts.
+It replaces `torch.nn.functional.cross_entropy` in float32 and what `Training.note` counts.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import triton.language as tl
 
 #: classes that fit a row of the kernel's tile
 MOST_CLASSES = 128
-# Samples that the one program takes at a time, whatever the classes.
+# Elements that the one program takes at a time.
 _ELEMENTS = 8192
 
 
@@ -47,12 +47,12 @@ def _cross_entropy(logits, labels, gradient, loss, sums, samples, classes, ROWS:
     tl.store(sums + 2, tl.load(sums + 2) + samples)
 
 
-def noted_cross_entropy(logits: torch.Tensor, labels: torch.Tensor, sums: torch.Tensor) -> torch.Tensor:
+def cross_entropy_with_sums(logits: torch.Tensor, labels: torch.Tensor, sums: torch.Tensor) -> torch.Tensor:
     """The mean loss; `sums` (three float64) grow by the loss of all samples, the right answers, and the samples."""
-    return _NotedCrossEntropy.apply(logits, labels, sums)  # type: ignore[no-any-return,no-untyped-call]
+    return _CrossEntropyWithSums.apply(logits, labels, sums)  # type: ignore[no-any-return,no-untyped-call]
 
 
-class _NotedCrossEntropy(torch.autograd.Function):
+class _CrossEntropyWithSums(torch.autograd.Function):
     """The gradient is made on the way, for a loss that is differentiated as it is, not multiplied by anything."""
 
     @staticmethod

@@ -1,8 +1,8 @@
 """A twin of a network that computes the same with fewer kernels, on the network's own parameters.
 
 The twin's norms are `fused_norm`, with the ReLU that follows and the sum of a residual block in them; with 16-bit
-arithmetic its convolutions take 16-bit copies of their weights, which somebody keeps up to date, in place of casting
-them each time. Whatever the twin does not know it leaves to the module itself, so any network has one.
+arithmetic its convolutions take 16-bit copies of their weights, which `refresh` updates, in place of casting them
+each time. Modules that the twin does not know run as they are, so any network has one.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ WIDE = 8
 
 
 class Twin:
-    """The twin of `model`, whose convolutions take `dtype` and whose norms launch so many `programs`.
+    """The twin of `model`, whose convolutions take `dtype` and whose norms launch `programs` programs.
 
     `leaves` are the tensors to differentiate by, in the order of `parameters`: the parameters themselves, but for
     convolutions' weights their copies. `refresh` brings those up to date.
@@ -69,12 +69,12 @@ class Twin:
                 last = child.main[-1] if isinstance(child.main, nn.Sequential) else None
                 norm = last[-1] if isinstance(last, nn.Sequential) else None
                 if isinstance(last, nn.Sequential) and norm is not None and type(norm) in _FUSED:
-                    fused = self._fused(norm, relu=True)
+                    fused = self._fuse(norm, relu=True)
                     last[-1] = nn.Identity()
                     setattr(parent, name, _FusedResidual(child.main, child.shortcut, fused))
                     child = getattr(parent, name)
             elif type(child) in _FUSED:
-                setattr(parent, name, self._fused(child, relu=_relu_after(parent, name)))
+                setattr(parent, name, self._fuse(child, relu=_relu_after(parent, name)))
                 continue
             elif type(child) is nn.Conv2d and dtype != child.weight.dtype and child.bias is None:
                 weight = child.weight
@@ -86,7 +86,7 @@ class Twin:
                 continue
             self._change(child, dtype)
 
-    def _fused(self, norm: nn.Module, *, relu: bool) -> FusedNorm:
+    def _fuse(self, norm: nn.Module, *, relu: bool) -> FusedNorm:
         self._norms.append(FusedNorm(norm, relu=relu, programs=self._programs))
         return self._norms[-1]
 
@@ -97,7 +97,7 @@ def _fork(network: nn.Module) -> None:
     for module, following in pairwise(chain):
         norm = module.norm if isinstance(module, _FusedResidual) else module
         if isinstance(norm, FusedNorm) and isinstance(following, _FusedResidual):
-            norm.fork = following.shortcut_takes()
+            norm.fork = following.thin_shortcut()
 
 
 def _in_sequence(module: nn.Module) -> Iterator[nn.Module]:
@@ -122,13 +122,13 @@ def _relu_after(parent: nn.Module, name: str) -> bool:
 
 
 class FusedNorm(nn.Module):
-    """A batch norm or ghost batch norm, with a ReLU after it where `relu` says so."""
+    """A batch norm or ghost batch norm, with a ReLU after it if `relu`."""
 
     def __init__(self, norm: nn.Module, *, relu: bool, programs: int) -> None:
         super().__init__()
         assert isinstance(norm, nn.modules.batchnorm._BatchNorm)
         self.norm, self._relu, self._programs = norm, relu, programs
-        #: 0 for one user of the output, else the stride of the second one, who gets but those pixels
+        #: 0 for one user of the output, else the stride of the second one, which gets those pixels alone
         self.fork = 0
 
     @property
@@ -165,7 +165,7 @@ class _FusedResidual(nn.Module):
         super().__init__()
         self.main, self.shortcut, self.norm = main, shortcut, norm
 
-    def shortcut_takes(self) -> int:
+    def thin_shortcut(self) -> int:
         """The stride at which the shortcut looks at its input; from now on it is given those pixels alone."""
         first = next(_in_sequence(self.shortcut), None)
         return first.without_stride() if isinstance(first, _Convolution) else 1
@@ -189,7 +189,7 @@ class _Convolution(nn.Module):
         return self.weight.shape[2:] == (1, 1) and settings == ((0, 0), 1)
 
     def without_stride(self) -> int:
-        """The stride, which somebody else takes care of from now on; 1 where nobody can."""
+        """Remove the stride and return it, for the caller to apply; 1 where that is not possible."""
         stride = self._settings["stride"]
         if not self._of_single_pixels or stride[0] != stride[1]:
             return 1

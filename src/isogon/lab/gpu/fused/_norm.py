@@ -36,7 +36,7 @@ class Norm(NamedTuple):
 
 
 def programs_beside(lanes: int, multiprocessors: int) -> int:
-    """Programs that a norm of one of so many lanes launches.
+    """Programs that a norm launches when so many lanes share the GPU.
 
     Alone, it takes all of the GPU. A third of that keeps the memory busy enough, and leaves the rest to the
     convolutions of other lanes (benchmarks/results/gpu_lanes.md). Sums are added up in another order then.
@@ -68,7 +68,7 @@ def forked_norm(
     stride: int = 1,
     programs: int,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """`fused_norm` y for two users, the second of whom needs but y[:, :, ::stride, ::stride].
+    """`fused_norm` y for two users, the second of which needs only y[:, :, ::stride, ::stride].
 
     The sum of the gradients that come back is made on the way.
     """
@@ -139,11 +139,11 @@ class _FusedNorm(torch.autograd.Function):
         x = _rows_first(x)
         residual = None if residual is None else _rows_first(residual)
         shape = _Shape.of(x, groups)
-        kept = x.new_empty(2, groups, shape.columns, dtype=torch.float32)
+        moments = x.new_empty(2, groups, shape.columns, dtype=torch.float32)
         y = torch.empty_like(x)
         thin = torch.empty_like(x[:, :, ::stride, ::stride]) if stride > 1 else y
         given = (x, x if residual is None else residual, x if gamma is None else gamma, x if beta is None else beta, y)
-        tracked = [kept if running is None else running for running in (norm.running_mean, norm.running_var)]
+        tracked = [moments if running is None else running for running in (norm.running_mean, norm.running_var)]
         kinds = {
             "AFFINE": gamma is not None,
             "RESIDUAL": residual is not None,
@@ -155,11 +155,11 @@ class _FusedNorm(torch.autograd.Function):
         add_up_forward[grid](x, parts, *shape, PARTS=grid[0], ABREAST=shape.abreast(x), **cut)
         numbers = (*shape, *_sides(x), norm.eps, norm.momentum)
         normalise[shape.writing(programs)](
-            *given, thin, parts, kept, *tracked, *numbers, PARTS=grid[0], STRIDE=max(1, stride), **kinds, **cut
+            *given, thin, parts, moments, *tracked, *numbers, PARTS=grid[0], STRIDE=max(1, stride), **kinds, **cut
         )
         ctx.shape, ctx.relu, ctx.residual, ctx.stride = shape, relu, residual is not None, stride
         ctx.programs = programs
-        ctx.save_for_backward(x, gamma, beta, y if relu and residual is not None else None, kept)
+        ctx.save_for_backward(x, gamma, beta, y if relu and residual is not None else None, moments)
         ctx.set_materialize_grads(False)
         if stride == 0:
             return y, None
@@ -167,7 +167,7 @@ class _FusedNorm(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> Any:
-        x, gamma, beta, y, kept = ctx.saved_tensors
+        x, gamma, beta, y, moments = ctx.saved_tensors
         shape, affine, stride = ctx.shape, gamma is not None, max(1, ctx.stride)
         dy, more = (None if gradient is None else _rows_first(gradient) for gradient in gradients)
         if dy is None:
@@ -178,14 +178,14 @@ class _FusedNorm(torch.autograd.Function):
         dx = torch.empty_like(x)
         dgamma, dbeta = (torch.empty_like(gamma), torch.empty_like(beta)) if affine else (None, None)
         weights = (gamma, beta) if affine else (x, x)
-        slopes = (dgamma, dbeta) if affine else (kept, kept)
-        given = (dy, dy if more is None else more, x, x if y is None else y, *weights, kept, through)
+        slopes = (dgamma, dbeta) if affine else (moments, moments)
+        given = (dy, dy if more is None else more, x, x if y is None else y, *weights, moments, through)
         kinds = {"AFFINE": affine, "FORKED": more is not None, "RESIDUAL": masked, "RELU": ctx.relu}
         grid, cut = shape.reading(ctx.programs), shape.cut()
         parts = x.new_empty(2, shape.groups, grid[0], shape.columns, dtype=torch.float32)
         kinds |= {"STRIDE": stride, "ABREAST": shape.abreast(x)}
         add_up_backward[grid](*given, parts, *shape, *_sides(x), PARTS=grid[0], **kinds, **cut)
-        given = (through, x, *weights, kept, parts, dx, *slopes)
+        given = (through, x, *weights, moments, parts, dx, *slopes)
         mask = ctx.relu and through is dy
         gradient[shape.writing(ctx.programs)](*given, *shape, PARTS=grid[0], AFFINE=affine, MASK=mask, **cut)
         return dx, dgamma, dbeta, through if ctx.residual else None, None, None, None, None, None

@@ -96,7 +96,7 @@ def _statistics(parts, group, groups, rows, columns, channel, here, PARTS: tl.co
 
 
 @triton.jit
-def _thinned(row, rows_before, height, width, STRIDE: tl.constexpr):
+def _thin_places(row, rows_before, height, width, STRIDE: tl.constexpr):
     """Of each row of pixels of the batch: its place among the pixels at multiples of STRIDE, and whether it is one."""
     pixel = rows_before + row
     down, across = (pixel // width) % height, pixel % width
@@ -127,7 +127,7 @@ def normalise(
     y,
     thin_y,
     parts,
-    kept,
+    moments,
     running_mean,
     running_var,
     rows,
@@ -149,7 +149,7 @@ def normalise(
 ):
     """y, and the pixels at multiples of STRIDE once more.
 
-    `kept` gets the mean and 1/√(var + ε) of each ghost batch; the running statistics decay once for each.
+    `moments` gets the mean and 1/√(var + ε) of each ghost batch; the running statistics decay once for each.
     """
     part, group = tl.program_id(0), tl.program_id(1)
     channel = tl.program_id(2) * COLUMNS + tl.arange(0, COLUMNS)
@@ -160,8 +160,8 @@ def normalise(
             if group == 0:
                 tracked_mean = tl.load(running_mean + channel, mask=here, other=0.0)
                 tracked_var = tl.load(running_var + channel, mask=here, other=0.0)
-                for one in range(groups):
-                    its_mean, its_var = _statistics(parts, one, groups, rows, columns, channel, here, PARTS, ROWS)
+                for ghost in range(groups):
+                    its_mean, its_var = _statistics(parts, ghost, groups, rows, columns, channel, here, PARTS, ROWS)
                     tracked_mean += momentum * (its_mean - tracked_mean)
                     tracked_var += momentum * (its_var * (rows / (rows - 1.0)) - tracked_var)
                 tl.store(running_mean + channel, tracked_mean, mask=here)
@@ -177,8 +177,8 @@ def normalise(
     # A variance that has overflowed would make all zeros, and a run that has diverged look sound.
     scale = tl.where(var < float("inf"), 1 / tl.sqrt(var + eps), float("nan"))
     if part == 0:
-        tl.store(kept + group * columns + channel, mean, mask=here)
-        tl.store(kept + (groups + group) * columns + channel, scale, mask=here)
+        tl.store(moments + group * columns + channel, mean, mask=here)
+        tl.store(moments + (groups + group) * columns + channel, scale, mask=here)
     slope, offset = _line(mean, scale, gamma, beta, channel, here, AFFINE)
     for begin in range(part * ROWS, rows, step):
         now, now_residual, now_places, now_inside, now_row = following, following_residual, places, inside, row
@@ -195,7 +195,7 @@ def normalise(
             value = tl.maximum(value, 0.0, propagate_nan=tl.PropagateNan.ALL)
         _write(y, now_places, value, now_inside, WHOLE)
         if STRIDE > 1:
-            thin_row, is_one = _thinned(now_row, start, height, width, STRIDE)
+            thin_row, is_one = _thin_places(now_row, start, height, width, STRIDE)
             thin_places = thin_row[:, None] * columns + channel[None, :]
             tl.store(thin_y + thin_places, value.to(y.dtype.element_ty), mask=now_inside & is_one[:, None])
 
@@ -208,7 +208,7 @@ def add_up_backward(
     y,
     gamma,
     beta,
-    kept,
+    moments,
     through,
     parts,
     rows,
@@ -239,8 +239,8 @@ def add_up_backward(
     following_x = _read(x, places, inside, part * ROWS, rows, WHOLE)
     following_y = _read(y, places, inside, part * ROWS, rows, WHOLE) if RELU and RESIDUAL else following_x
     following_more = _read(more_dy, places, inside, part * ROWS, rows, WHOLE) if FORKED and STRIDE == 1 else following_x
-    mean = tl.load(kept + group * columns + channel, mask=here, other=0.0)
-    scale = tl.load(kept + (groups + group) * columns + channel, mask=here, other=0.0)
+    mean = tl.load(moments + group * columns + channel, mask=here, other=0.0)
+    scale = tl.load(moments + (groups + group) * columns + channel, mask=here, other=0.0)
     slope, offset = _line(mean, scale, gamma, beta, channel, here, AFFINE)
     below, scale = -(mean * scale)[None, :], scale[None, :]
     first = tl.zeros((ABREAST, COLUMNS), tl.float32)
@@ -260,7 +260,7 @@ def add_up_backward(
         g = now_dy.to(tl.float32)
         if FORKED:
             if STRIDE > 1:
-                thin_row, is_one = _thinned(now_row, start, height, width, STRIDE)
+                thin_row, is_one = _thin_places(now_row, start, height, width, STRIDE)
                 thin_places = thin_row[:, None] * columns + channel[None, :]
                 g += tl.load(more_dy + thin_places, mask=now_inside & is_one[:, None], other=0.0).to(tl.float32)
             else:
@@ -293,7 +293,7 @@ def gradient(
     x,
     gamma,
     beta,
-    kept,
+    moments,
     parts,
     dx,
     dgamma,
@@ -317,8 +317,8 @@ def gradient(
             if group == 0:
                 all_first = tl.zeros((COLUMNS,), tl.float32)
                 all_second = tl.zeros((COLUMNS,), tl.float32)
-                for one in range(groups):
-                    its_first, its_second = _sums_of_parts(parts, one, groups, columns, channel, here, PARTS)
+                for ghost in range(groups):
+                    its_first, its_second = _sums_of_parts(parts, ghost, groups, columns, channel, here, PARTS)
                     all_first += its_first
                     all_second += its_second
                 tl.store(dbeta + channel, all_first.to(dbeta.dtype.element_ty), mask=here)
@@ -331,8 +331,8 @@ def gradient(
     following_x = _read(x, places, inside, part * ROWS, rows, WHOLE)
     following_g = _read(g, places, inside, part * ROWS, rows, WHOLE)
     first, second = _sums_of_parts(parts, group, groups, columns, channel, here, PARTS)
-    mean = tl.load(kept + group * columns + channel, mask=here, other=0.0)
-    scale = tl.load(kept + (groups + group) * columns + channel, mask=here, other=0.0)
+    mean = tl.load(moments + group * columns + channel, mask=here, other=0.0)
+    scale = tl.load(moments + (groups + group) * columns + channel, mask=here, other=0.0)
     slope, offset = _line(mean, scale, gamma, beta, channel, here, AFFINE)
     # dx = slope g + by_x x + constant
     tilt = second / rows * scale

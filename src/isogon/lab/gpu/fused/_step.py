@@ -1,8 +1,8 @@
 """A whole step of a training in few kernels, to be recorded in CUDA graphs: first the gradients, then the update.
 
 What differs from step to step is read on the device: the number of the step within its epoch, and with it the samples'
-order, their draws, and the rates of each parameter group. The parameters, momentum buffers, running statistics and
-sums are those of the training itself, so that any step can as well be an ordinary one.
+order, their augmentation, and the rates of each parameter group. The parameters, momentum buffers, running statistics
+and sums are those of the training itself, so that any step can as well be an ordinary one.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from isogon.lab.gpu.fused._images import BatchMaker, can_make
-from isogon.lab.gpu.fused._loss import MOST_CLASSES, noted_cross_entropy
+from isogon.lab.gpu.fused._loss import MOST_CLASSES, cross_entropy_with_sums
 from isogon.lab.gpu.fused._network import Twin
 from isogon.lab.gpu.fused._norm import programs_beside
 from isogon.lab.gpu.fused._update import SgdUpdate
@@ -30,12 +30,12 @@ class _GroupUpdate(NamedTuple):
 
 
 class FusedStep:
-    """The two halves of a step of `training`, one of so many `lanes`; its optimizer is SGD, its epoch has begun."""
+    """The two halves of a step of `training`, one of `lanes` lanes; its optimizer is SGD, its epoch has started."""
 
     def __init__(self, training: Training, steps: int, lanes: int) -> None:
         self.training, device = training, training.device
         self._batch = training.config.recipe.batch_size
-        # What a step reads: the samples' order, their draws, the groups' rates, and its number within the epoch.
+        # What a step reads: the samples' order, their augmentation, the groups' rates, and its number within the epoch.
         self._order, self._drawn = training.plan.samples.clone(), training.plan.drawn.clone()
         self._rates = torch.zeros(len(training.optimizer.param_groups), 3, steps, device=device)
         self._place = torch.zeros(1, dtype=torch.int64, device=device)
@@ -59,9 +59,9 @@ class FusedStep:
         self._gradients: list[torch.Tensor] = []
         # The same for the optimizer, in the parameters' types.
         self._wide: list[torch.Tensor] = []
-        self._updates = self._made_updates()
+        self._updates = self._make_updates()
 
-    def _made_updates(self) -> list[_GroupUpdate]:
+    def _make_updates(self) -> list[_GroupUpdate]:
         """An update for each group and type of gradient."""
         optimizer = self.training.optimizer
         parameters, leaves = self._twin.parameters, self._twin.leaves
@@ -89,7 +89,7 @@ class FusedStep:
         self._order.copy_(self.training.plan.samples)
         self._drawn.copy_(self.training.plan.drawn)
         self.take_rates()
-        self.go_back()
+        self.rewind()
 
     def take_rates(self) -> None:
         """Take over the driver's rates of the epoch, as they are until it halves the weights."""
@@ -108,13 +108,13 @@ class FusedStep:
         with training.autocast():
             outputs = twin.network(x)
         if outputs.shape[1] <= MOST_CLASSES:
-            loss = noted_cross_entropy(outputs, y, training.sums)
+            loss = cross_entropy_with_sums(outputs, y, training.sums)
         else:
             loss = cross_entropy(outputs.to(training.dtype), y)
             training.note(loss, outputs, y)
         twin.count_batches(self._batch)
-        found = torch.autograd.grad(loss, twin.leaves)
-        self._gradients = [_like(gradient, leaf) for gradient, leaf in zip(found, twin.leaves, strict=True)]
+        gradients = torch.autograd.grad(loss, twin.leaves)
+        self._gradients = [_like(gradient, leaf) for gradient, leaf in zip(gradients, twin.leaves, strict=True)]
 
     def point_to_gradients(self) -> None:
         """The update is to use the gradients of the last pass, or of the recorded one."""
@@ -126,11 +126,11 @@ class FusedStep:
         for _, rates, update in self._updates:
             update.launch(rates, self._place)
 
-    def go_on(self) -> None:
+    def advance(self) -> None:
         """To the next step of the epoch."""
         self._place += 1
 
-    def go_back(self) -> None:
+    def rewind(self) -> None:
         """To the first step of the epoch."""
         self._place.zero_()
 
@@ -148,7 +148,7 @@ class FusedStep:
         self.refresh()
 
     def refresh(self) -> None:
-        """After a step that was not this one's."""
+        """To be called after a step that was not made here."""
         self._twin.refresh()
 
 

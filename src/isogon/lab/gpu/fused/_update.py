@@ -4,7 +4,7 @@
 
 k being the correction that exponential schedules make where the ordinary learning rate drops, else 0.
 
-It stands for `torch.optim.SGD` without dampening. η, λ and k are read on the device, three numbers a step of the epoch.
+It replaces `torch.optim.SGD` without dampening. η, λ and k are read on the device, three numbers per step of the epoch.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def _sgd(
     length = tl.load(places + 3 * chunk + 2)
     step = tl.load(place)
     rate, decay, correction = tl.load(rates + step), tl.load(rates + steps + step), tl.load(rates + 2 * steps + step)
-    # Tensors begin at multiples of 16 bytes, which lets loads be wide; said of the number, the hint would be lost.
+    # Tensors begin at multiples of 16 bytes, which lets loads be wide; given for the number, the hint would be lost.
     weights = tl.multiple_of(tl.load(addresses + tensor).to(tl.pointer_type(tl.float32)), 16) + start
     buffers = tl.multiple_of(tl.load(addresses + tensors + tensor).to(tl.pointer_type(tl.float32)), 16) + start
     gradients = tl.multiple_of(tl.load(addresses + 2 * tensors + tensor).to(tl.pointer_type(KIND)), 16) + start
