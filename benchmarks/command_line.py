@@ -1,4 +1,4 @@
-"""CPU time of `isogon transfer` against its rival, importing torch and doing nothing (`python -c "import torch"`)."""
+"""CPU time of `isogon transfer` against a bare import of torch (`python -c "import torch"`)."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@
 
 Forward and backward in float32 on the CPU. The three ways take turns within each repeat, so that a slow moment hits
 them alike; printed is the median over repeats of the ratio to the naive split, with its quartiles. "Folded" is the
-design not taken: the ghost batches become channels of one call of batch norm.
+rejected design: the ghost batches become channels of one call of batch norm.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def naive(layer: nn.BatchNorm2d, x: torch.Tensor) -> torch.Tensor:
     )
 
 
-def folded(layer: nn.BatchNorm2d, x: torch.Tensor) -> torch.Tensor:
+def fold_batches(layer: nn.BatchNorm2d, x: torch.Tensor) -> torch.Tensor:
     samples, channels, *image = x.shape
     pieces = samples // GHOST_BATCH
     y = x.reshape(pieces, GHOST_BATCH, channels, *image).transpose(0, 1)
@@ -65,16 +65,16 @@ def compare(shape: tuple[int, ...], memory_format: torch.memory_format, repeats:
     layer = GhostBatchNorm2d(shape[1], GHOST_BATCH)
     x = torch.randn(shape).to(memory_format=memory_format).requires_grad_()
     gradient = torch.randn(shape).to(memory_format=memory_format)
-    ways: list[Way] = [naive, isogon_layer, folded]
+    ways: list[Way] = [naive, isogon_layer, fold_batches]
     times: dict[str, list[float]] = {way.__name__: [] for way in ways}
     for repeat in range(repeats + 1):
         turn = repeat % len(ways)
         for way in ways[turn:] + ways[:turn]:
-            taken = seconds(way, layer, x, gradient)
+            elapsed = seconds(way, layer, x, gradient)
             if repeat:  # the first one warms up
-                times[way.__name__].append(taken)
+                times[way.__name__].append(elapsed)
     cells = [f"{1e3 * statistics.median(times['naive']):8.1f} ms"]
-    for name in ("isogon_layer", "folded"):
+    for name in ("isogon_layer", "fold_batches"):
         ratios = [a / b for a, b in zip(times[name], times["naive"], strict=True)]
         low, middle, high = statistics.quantiles(ratios, n=4)
         cells.append(f"{middle:5.2f} ({low:.2f} to {high:.2f})")

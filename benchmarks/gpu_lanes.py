@@ -14,7 +14,7 @@ images of the real shape, with crops and mirrors, SGD with momentum and weight d
   norms (`monitor_every` beyond the epoch), tests at the epochs' ends (on 512 images), records in memory.
 
 With `--asides` lanes are measured without a monitor, with epoch angles, and with a step in ten measured too, and how
-long a sweep of 16 trainings takes to its first step is said: everything is compiled there, hence the empty cache.
+long a sweep of 16 trainings takes to its first step is reported: everything is compiled there, hence the empty cache.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from isogon.nets import GhostBatchNorm1d, GhostBatchNorm2d
 EPOCHS = 1000
 # Lanes with which the monitor's cost is measured.
 _MONITORED_LANES = 4
-# What tells a row from the others.
+# What identifies a row.
 _PLACE = ("work", "style", "batch", "lanes")
 
 
@@ -79,7 +79,7 @@ class Work:
 
     @property
     def steps(self) -> int:
-        """Of an epoch."""
+        """Steps per epoch."""
         return self.samples // self.batch
 
 
@@ -148,8 +148,8 @@ class Bench:
         training.begin_epoch()
         return training
 
-    def timed(self, step: Callable[[], None]) -> float:
-        """Calls of `step` a second, the median of five stretches."""
+    def time_calls(self, step: Callable[[], None]) -> float:
+        """Calls of `step` per second, the median of five stretches."""
         step()
         torch.cuda.synchronize()
         start = time.perf_counter()
@@ -180,7 +180,7 @@ class Bench:
         with all_algorithms():
             for _ in range(5):
                 step()
-            return self.work.batch * self.timed(step)
+            return self.work.batch * self.time_calls(step)
 
     @staticmethod
     def endless(training: Training) -> Iterator[tuple[Tensor, Tensor]]:
@@ -208,14 +208,14 @@ class Bench:
             loss.backward()
             optimizer.step()
 
-        replay = recorded(step)
+        replay = record(step)
         samples = training.plan.samples
 
         def again() -> None:
             places.copy_(samples[: self.work.batch])
             replay()
 
-        return self.work.batch * self.timed(again)
+        return self.work.batch * self.time_calls(again)
 
     def compiled(self, branches: int) -> float:
         """Networks in branches of one graph, each compiled with its ghost norms as plain operations."""
@@ -238,7 +238,7 @@ class Bench:
             optimizer = torch.optim.SGD(weights, lr=0.1, momentum=0.9, weight_decay=5e-4, fused=True)
             places, drawn = training.plan.samples[: self.work.batch], training.plan.drawn[: self.work.batch]
 
-            def one(
+            def train_branch(
                 training: Training = training,
                 state: Any = state,
                 optimizer: Any = optimizer,
@@ -252,18 +252,18 @@ class Bench:
                     weight.grad = slope if alike else torch.empty_like(weight).copy_(slope)
                 optimizer.step()
 
-            branch_steps.append(one)
+            branch_steps.append(train_branch)
 
         def step() -> None:
-            here = torch.cuda.current_stream()
-            for stream, one in zip(streams, branch_steps, strict=True):
-                stream.wait_stream(here)
+            current = torch.cuda.current_stream()
+            for stream, train_branch in zip(streams, branch_steps, strict=True):
+                stream.wait_stream(current)
                 with torch.cuda.stream(stream):
-                    one()
+                    train_branch()
             for stream in streams:
-                here.wait_stream(stream)
+                current.wait_stream(stream)
 
-        return branches * self.work.batch * self.timed(recorded(step))
+        return branches * self.work.batch * self.time_calls(record(step))
 
     def lanes(self, at_once: int, *, monitor_every: int = 10**6) -> float:
         """Epochs are counted from the end of the last lane's first to the end of a later one of that same lane.
@@ -272,23 +272,23 @@ class Bench:
         """
         images = self.work.batch * self.work.steps
         seen: set[int] = set()
-        begun = seconds = 0.0
+        start = seconds = 0.0
         last, ended = -1, 0
 
         def report(config: Config, row: Any) -> None:
-            nonlocal begun, seconds, last, ended
+            nonlocal start, seconds, last, ended
             now = time.perf_counter()
             if len(seen) < at_once:
                 seen.add(config.seed)
-                begun, last = now, config.seed
+                start, last = now, config.seed
                 return
             ended += 1
-            if config.seed == last and now - begun > self.seconds and ended >= 2 * at_once:
-                seconds = now - begun
+            if config.seed == last and now - start > self.seconds and ended >= 2 * at_once:
+                seconds = now - start
                 raise Enough
 
         configs = [self.config(seed, monitor_every=monitor_every) for seed in range(at_once)]
-        with all_recorded(), contextlib.suppress(Enough):
+        with require_recording(), contextlib.suppress(Enough):
             lanes(configs, device="cuda", at_once=at_once, report=report)
         return ended * images / seconds
 
@@ -296,19 +296,19 @@ class Bench:
         """From the call of lanes with 16 trainings to the end of a first epoch of one step."""
         short = Bench(replace(self.work, samples=self.work.batch), self.folder, self.seconds)
         start = time.perf_counter()
-        heard: list[float] = []
+        seconds: list[float] = []
 
         def report(config: Config, row: Any) -> None:
-            heard.append(time.perf_counter() - start)
+            seconds.append(time.perf_counter() - start)
             raise Enough
 
         with contextlib.suppress(Enough):
             lanes([short.config(seed) for seed in range(16)], device="cuda", report=report)
-        return heard[0]
+        return seconds[0]
 
 
 @contextlib.contextmanager
-def all_recorded() -> Iterator[None]:
+def require_recording() -> Iterator[None]:
     """Lanes that cannot be recorded, or do not all fit, are an error: a figure would be about something else."""
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message=".*[Ll]anes ")
@@ -320,7 +320,7 @@ def all_algorithms() -> contextlib.AbstractContextManager[None]:
     return torch.backends.cudnn.flags(enabled=True, benchmark=True, benchmark_limit=0, allow_tf32=True)
 
 
-def recorded(step: Callable[[], None]) -> Callable[[], None]:
+def record(step: Callable[[], None]) -> Callable[[], None]:
     """`step` as a graph, after a few calls on the stream of the recording."""
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
@@ -368,7 +368,7 @@ def with_plain_norms(model: nn.Module) -> nn.Module:
     return model
 
 
-def rows_of(work: Work, folder: Path, options: argparse.Namespace) -> Iterator[Row]:
+def measure_rows(work: Work, folder: Path, options: argparse.Namespace) -> Iterator[Row]:
     bench = Bench(work, folder, options.seconds)
     ways: list[tuple[str, int, Callable[[], float]]] = [("plain", 1, bench.plain), ("graph", 1, bench.graph)]
     ways += [("lanes", many, lambda many=many: bench.lanes(many)) for many in work.at_once]
@@ -430,8 +430,8 @@ class Found:
 
     def add(self, row: Row, about: dict[str, Any]) -> None:
         new = asdict(row)
-        others = [one for one in self._content["rows"] if any(one[name] != new[name] for name in _PLACE)]
-        self.write(**about, rows=[*others, new])
+        rows = [old for old in self._content["rows"] if any(old[name] != new[name] for name in _PLACE)]
+        self.write(**about, rows=[*rows, new])
 
     def write(self, **changes: Any) -> None:
         self._content |= changes
@@ -462,14 +462,14 @@ def main() -> None:
         "command": shlex.join(["python", *sys.argv]),
     }
     print(", ".join(f"{name} {value}" for name, value in about.items()))
-    found = Found(options.json)
+    results = Found(options.json)
     with tempfile.TemporaryDirectory() as folder:
         if options.asides:
-            found.write(**about, **asides(WORKS[options.only[0]], Path(folder), options.seconds))
+            results.write(**about, **asides(WORKS[options.only[0]], Path(folder), options.seconds))
             return
         for name in options.only:
-            for row in rows_of(WORKS[name], Path(folder), options):
-                found.add(row, about)
+            for row in measure_rows(WORKS[name], Path(folder), options):
+                results.add(row, about)
 
 
 if __name__ == "__main__":

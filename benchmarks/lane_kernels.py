@@ -40,14 +40,14 @@ OURS = {
 CONVOLUTIONS = ("conv", "cudnn", "xmma", "cutlass", "gemm", "wgrad", "dgrad", "fprop", "nvjet", "sm90", "sm80")
 
 
-def kind_of(kernel: str) -> str:
+def classify(kernel: str) -> str:
     if kernel in OURS:
         return OURS[kernel]
     return "convolution" if any(part in kernel for part in CONVOLUTIONS) else "other"
 
 
 def rate(work: Callable[[], Any], amount: float) -> float:
-    """`amount` a second, the best of some calls."""
+    """`amount` per second, the best of ten calls."""
     best = float("inf")
     for _ in range(10):
         torch.cuda.synchronize()
@@ -59,7 +59,7 @@ def rate(work: Callable[[], Any], amount: float) -> float:
 
 
 def limits() -> tuple[float, float]:
-    """Operations a second of a large product, and bytes a second of a large copy."""
+    """Operations per second of a large product, and bytes per second of a large copy."""
     matrix = torch.randn(8192, 8192, device="cuda", dtype=torch.bfloat16)
     block = torch.empty(2**30, device="cuda", dtype=torch.uint8)
     return rate(lambda: matrix @ matrix, 2 * 8192.0**3), rate(block.clone, 2.0 * block.numel())
@@ -124,8 +124,8 @@ def main() -> None:
     launched: Counter[str] = Counter()
     for event in profiled.key_averages():
         if event.self_device_time_total > 0:
-            spent[kind_of(event.key)] += event.self_device_time_total / options.steps
-            launched[kind_of(event.key)] += event.count / options.steps
+            spent[classify(event.key)] += event.self_device_time_total / options.steps
+            launched[classify(event.key)] += event.count / options.steps
             if options.names:
                 name, micros, count = event.key[:100], event.self_device_time_total, event.count
                 print(f"{micros / options.steps:8.1f} µs × {count / options.steps:4.0f} {name}")
@@ -135,7 +135,7 @@ def main() -> None:
         "normalisation": (moved / memory, f"{moved / 1e9:.2f} GB at {memory / 1e12:.2f} TB/s"),
         "optimizer": (20.0 * parameters / memory, f"{20e-6 * parameters:.0f} MB"),
     }
-    print(f"{torch.cuda.get_device_name()}, {options.net}, batch {options.batch}: {step:.0f} µs a step")
+    print(f"{torch.cuda.get_device_name()}, {options.net}, batch {options.batch}: {step:.0f} µs per step")
     print("| part | kernels | measured, µs | floor, µs | what the floor is |\n|---|---|---|---|---|")
     for kind, time_spent in spent.most_common():
         floor, basis = floors.get(kind, (float("nan"), ""))

@@ -26,7 +26,7 @@ from isogon.lab import Config, Run, lanes, run_all, train
 
 
 def configs(options: argparse.Namespace, repeat: int) -> list[Config]:
-    made = []
+    sweep = []
     for trial in range(options.trials):
         recipe = Recipe(
             lr=0.1,
@@ -35,7 +35,7 @@ def configs(options: argparse.Namespace, repeat: int) -> list[Config]:
             samples=options.samples,
             epochs=options.epochs,
         )
-        made.append(
+        sweep.append(
             Config(
                 recipe=recipe,
                 net=options.net,
@@ -48,7 +48,7 @@ def configs(options: argparse.Namespace, repeat: int) -> list[Config]:
                 save_weights=False,
             )
         )
-    return made
+    return sweep
 
 
 def main() -> None:
@@ -70,7 +70,7 @@ def main() -> None:
     device = options.device
     ways: dict[str, Callable[[list[Config], str], list[Run]]] = {
         "in turn": lambda many, out: [
-            train(one, os.path.join(out, one.name), device=device, progress=False) for one in many
+            train(config, os.path.join(out, config.name), device=device, progress=False) for config in many
         ],
         "processes": lambda many, out: run_all(many, "local", out, device=device, progress=False),
         "lanes": lambda many, out: lanes(many, out, device=device),
@@ -92,10 +92,10 @@ def main() -> None:
                 seconds[name].append(time.perf_counter() - start)
             assert all(run.status in ("finished", "diverged") for run in runs)
     best = min(seconds["in turn"])
-    for name, taken in seconds.items():
-        per_minute = [60 * options.trials / one for one in taken]
+    for name, times in seconds.items():
+        per_minute = [60 * options.trials / duration for duration in times]
         print(
-            f"{name:20} {max(per_minute):7.1f} trials a minute, {best / min(taken):5.2f} × in turn "
+            f"{name:20} {max(per_minute):7.1f} trials per minute, {best / min(times):5.2f} × in turn "
             f"({min(per_minute):.1f} to {max(per_minute):.1f})"
         )
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from gpu_lanes import all_recorded
+from gpu_lanes import require_recording
 from machine import processor
 
 from isogon import Recipe
@@ -56,16 +56,16 @@ def main() -> None:
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--json", type=Path, help="write the numbers here")
     options = parser.parse_args()
-    wanted = configs(options.seeds, options.epochs)
+    sweep = configs(options.seeds, options.epochs)
 
     def in_lanes(out: Path) -> list[Run]:
-        with all_recorded():
-            return lanes(wanted, out, device=options.device, at_once=options.seeds)
+        with require_recording():
+            return lanes(sweep, out, device=options.device, at_once=options.seeds)
 
     def in_turn(out: Path) -> list[Run]:
-        return run_all(wanted, "local", out, workers=options.seeds, device=options.device)
+        return run_all(sweep, "local", out, workers=options.seeds, device=options.device)
 
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
         for style, train in (("lanes", in_lanes), ("plain", in_turn)):
             runs = train(Path(folder) / style)
@@ -73,15 +73,15 @@ def main() -> None:
                 if run.status != "finished":
                     raise SystemExit(f"{style}, {run.config.name}: {run.status}. {run.error or ''}")
             accuracies = [run.accuracy for run in runs]
-            found[style] = {
+            results[style] = {
                 "accuracies": accuracies,
                 "mean": statistics.mean(accuracies),
                 "spread": statistics.stdev(accuracies),
                 "radial_leak": max(radial_leak(run) for run in runs),
             }
-            print(f"{style}: {100 * found[style]['mean']:.2f} ± {100 * found[style]['spread']:.2f} %, ", end="")
-            print(f"radial leak {found[style]['radial_leak']:.1e}", flush=True)
-    t, freedom = welch(found["lanes"]["accuracies"], found["plain"]["accuracies"])
+            print(f"{style}: {100 * results[style]['mean']:.2f} ± {100 * results[style]['spread']:.2f} %, ", end="")
+            print(f"radial leak {results[style]['radial_leak']:.1e}", flush=True)
+    t, freedom = welch(results["lanes"]["accuracies"], results["plain"]["accuracies"])
     print(f"difference: t = {t:.2f} with {freedom:.1f} degrees of freedom")
     if options.json is not None:
         about = {
@@ -91,7 +91,9 @@ def main() -> None:
             "date": datetime.date.today().isoformat(),
             "command": f"python benchmarks/lanes_accuracy.py --seeds {options.seeds} --epochs {options.epochs}",
         }
-        options.json.write_text(json.dumps({**about, **found, "t": t, "degrees_of_freedom": freedom}, indent=1) + "\n")
+        options.json.write_text(
+            json.dumps({**about, **results, "t": t, "degrees_of_freedom": freedom}, indent=1) + "\n"
+        )
 
 
 if __name__ == "__main__":

@@ -69,7 +69,7 @@ class Loop:
         return (clock(self.device) - start) / self.options.block
 
     def hook_time(self, bare: Loop) -> float:
-        """What the optimizer's step takes longer than in the `bare` loop, a step.
+        """What the optimizer's step takes longer than in the `bare` loop, per step.
 
         Medians over the measured steps, and over those that are not, which pass the hooks too.
         """
@@ -86,8 +86,8 @@ class Loop:
         start = clock(self.device)
         if self.monitor is not None:
             self.monitor.flush()
-        taken, self.steps = (clock(self.device) - start) / self.steps, 0
-        return taken
+        elapsed, self.steps = (clock(self.device) - start) / self.steps, 0
+        return elapsed
 
 
 def clock(device: torch.device) -> float:
@@ -124,21 +124,21 @@ def main() -> None:
     for repeat in range(options.repeats + 1):
         order = list(loops)
         for every in order[repeat % len(order) :] + order[: repeat % len(order)]:
-            taken = loops[every].turn()
+            elapsed = loops[every].turn()
             if repeat:
-                times[every].append(taken)
+                times[every].append(elapsed)
             else:  # the first turn warms up
                 loops[every].fetch()
     rows = {every: loops[every].fetch() for every in EVERY}
     bare = statistics.median(times[None])
-    print(f"bare loop: {1e3 * bare:.2f} ms a step")
+    print(f"bare loop: {1e3 * bare:.2f} ms per step")
     for every in EVERY:
         ratios = [(a + rows[every]) / b for a, b in zip(times[every], times[None], strict=True)]
         low, middle, high = statistics.quantiles(ratios, n=4)
         hooks = loops[every].hook_time(loops[None]) + rows[every]
         print(
             f"monitor, every {every:2} step(s): {middle:.4f} ({low:.4f} to {high:.4f}); hooks and rows take "
-            f"{1e3 * hooks:.3f} ms a step, {100 * hooks / bare:.2f} %"
+            f"{1e3 * hooks:.3f} ms per step, {100 * hooks / bare:.2f} %"
         )
 
 

@@ -52,7 +52,7 @@ def search_rates(
     """Train `trials` runs like `config` with rates from within `lr` and `weight_decay`; Optuna proposes each pair.
 
     Each run is one seed, that of the config, as usual; `seed` is the sampler's. The runs and the study (SQLite) are in
-    `out`, where the same call goes on: a run that was stopped resumes, and the next ones are those it would have had.
+    `out`, where the same call resumes: a stopped run continues, and the next ones are those it would have had.
     """
     trials = check_whole("trials", trials, cure="count the runs")
     folder = Path(out)
@@ -74,10 +74,10 @@ def search_rates(
         for trial in study.get_trials(states=(TrialState.RUNNING,)):
             _train(config, optuna.trial.Trial(study, trial._trial_id), study, folder, device)
         while len(study.trials) < trials:
-            # A sampler for each trial, so that a search that was stopped draws what it would have drawn.
+            # A sampler for each trial, so that a stopped search samples what it would have sampled.
             study.sampler = make_sampler(sampler, seed=seed + len(study.trials))
             _train(config, study.ask(space), study, folder, device)
-        return _found(config, study)
+        return _summarise(config, study)
     finally:
         lock.release()
 
@@ -107,7 +107,7 @@ def _recipe(config: Config, rates: Mapping[str, float]) -> Recipe:
     return replace(config.recipe, lr=rates["lr"], weight_decay=rates["weight_decay"])
 
 
-def _found(config: Config, study: optuna.Study) -> RatesFound:
+def _summarise(config: Config, study: optuna.Study) -> RatesFound:
     ended = study.get_trials()
     statuses = [trial.user_attrs["status"] for trial in ended]
     if "finished" not in statuses:

@@ -15,7 +15,7 @@ its rates:
 Each answer is then trained at the full size with seeds that no search has seen; all choose by the test images, as the
 papers do. The settings were chosen before the first run and not since: the template's, but half its epochs, so that all
 fits into half an hour on two cores. When `--minutes` are over the benchmark stops and shows what there is; the same
-command goes on. The table is also in `search_cost.md` and `search_cost.json` in the folder `--out`.
+command resumes. The table is also in `search_cost.md` and `search_cost.json` in the folder `--out`.
 """
 
 from __future__ import annotations
@@ -81,12 +81,12 @@ class BaselineJob:
         return [self.name]
 
     def work(self, say: Say) -> None:
-        found = search_rates(self.config, self.out, **self.settings)
-        answer = Answer(found.recipe.lr, found.recipe.weight_decay, found.trials, found.images, found.lost)
+        rates = search_rates(self.config, self.out, **self.settings)
+        answer = Answer(rates.recipe.lr, rates.recipe.weight_decay, rates.trials, rates.images, rates.lost)
         say(RunEnded(self.name, answer))
 
 
-def study_of(options: argparse.Namespace, fractions: Sequence[float]) -> Study:
+def make_study(options: argparse.Namespace, fractions: Sequence[float]) -> Study:
     """The template's study; monitoring costs time and changes nothing."""
     content = tomllib.loads(study_template())
     content["recipe"]["epochs"] = options.epochs
@@ -96,7 +96,7 @@ def study_of(options: argparse.Namespace, fractions: Sequence[float]) -> Study:
     return Study.made(content)
 
 
-def answer_of(outcome: Outcome, recipe: Recipe) -> Answer:
+def make_answer(outcome: Outcome, recipe: Recipe) -> Answer:
     return Answer(recipe.lr, recipe.weight_decay, len(outcome.rows), outcome.cost.images, outcome.lost)
 
 
@@ -104,12 +104,12 @@ def best_of_grid(outcome: Outcome) -> Answer:
     """The tuning factor with the best mean on the full data, as one would read it off the table."""
     (curve,) = outcome.curve.values()
     _, factor = max((mean, factor) for factor, mean in zip(curve.grid, curve.means, strict=True) if math.isfinite(mean))
-    return answer_of(outcome, outcome.study.recipe.recipe(tuning_factor=factor))
+    return make_answer(outcome, outcome.study.recipe.recipe(tuning_factor=factor))
 
 
-def run_baselines(options: argparse.Namespace, found: Callable[[str, Answer], None], missing: Sequence[str]) -> None:
+def run_baselines(options: argparse.Namespace, keep: Callable[[str, Answer], None], missing: Sequence[str]) -> None:
     """The searches over two rates, each in a worker of its own."""
-    study = study_of(options, [1.0])
+    study = make_study(options, [1.0])
     config = study.config(tuning_factor=study.search.centre, samples=study.recipe.samples, seed=0)
     guess = config.recipe
     settings = {
@@ -130,53 +130,53 @@ def run_baselines(options: argparse.Namespace, found: Callable[[str, Answer], No
         if name in missing
     ]
 
-    def heard(event: Event) -> None:
+    def handle(event: Event) -> None:
         if isinstance(event, RunFailed):
             raise RuntimeError(f"{event.key}: {event.error}")
         if isinstance(event, RunEnded):
-            found(event.key, event.result)
+            keep(event.key, event.result)
 
     if jobs:
-        work_through(jobs, workers=min(options.workers, len(jobs)), heard=heard)
+        work_through(jobs, workers=min(options.workers, len(jobs)), heard=handle)
 
 
 def final_runs(options: argparse.Namespace, answers: Mapping[str, Answer]) -> dict[str, list[float | None]]:
     """Accuracies of each answer at the full size over fresh seeds, in per cent; None where a run diverged."""
-    study = study_of(options, [1.0])
+    study = make_study(options, [1.0])
     base = study.config(tuning_factor=study.search.centre, samples=study.recipe.samples, seed=0)
-    wanted = {
+    configs = {
         (name, seed): replace(
             base, seed=seed, recipe=replace(base.recipe, lr=answer.lr, weight_decay=answer.weight_decay)
         )
         for name, answer in answers.items()
         for seed in range(FIRST_FRESH_SEED, FIRST_FRESH_SEED + options.finals)
     }
-    different = list(dict.fromkeys(wanted.values()))
+    different = list(dict.fromkeys(configs.values()))
     runs = run_all(different, "local", options.out / "finals", workers=options.workers, device="cpu", progress=False)
-    accuracy = {one.config: None if math.isnan(one.accuracy) else 100 * one.accuracy for one in runs}
-    found: dict[str, list[float | None]] = {}
-    for (name, _), config in wanted.items():
-        found.setdefault(name, []).append(accuracy[config])
-    return found
+    accuracy = {trained.config: None if math.isnan(trained.accuracy) else 100 * trained.accuracy for trained in runs}
+    accuracies: dict[str, list[float | None]] = {}
+    for (name, _), config in configs.items():
+        accuracies.setdefault(name, []).append(accuracy[config])
+    return accuracies
 
 
 def measure(options: argparse.Namespace, state: dict[str, Any]) -> None:
     """All that is not in `state` yet; each answer is kept as soon as it is there."""
     answers: dict[str, Answer] = {name: Answer(**content) for name, content in state["answers"].items()}
 
-    def found(name: str, answer: Answer) -> None:
+    def keep(name: str, answer: Answer) -> None:
         answers[name] = answer
         state["answers"][name] = asdict(answer)
         write_json(options.out / "state.json", state)
         print(f"{name}: {answer.images:,} images", file=sys.stderr, flush=True)
 
     if "isogon" not in answers:
-        outcome = run(study_of(options, [1 / 16, 1 / 8]), options.out / "isogon", progress=False)
-        found("isogon", answer_of(outcome, outcome.recipe))
+        outcome = run(make_study(options, [1 / 16, 1 / 8]), options.out / "isogon", progress=False)
+        keep("isogon", make_answer(outcome, outcome.recipe))
     if "full grid" not in answers:
-        outcome = run(study_of(options, [1.0]), options.out / "grid", progress=False)
-        found("full grid", best_of_grid(outcome))
-    run_baselines(options, found, [name for name in ("TPE", "TPE + hyperband", "random") if name not in answers])
+        outcome = run(make_study(options, [1.0]), options.out / "grid", progress=False)
+        keep("full grid", best_of_grid(outcome))
+    run_baselines(options, keep, [name for name in ("TPE", "TPE + hyperband", "random") if name not in answers])
     state["accuracies"] = final_runs(options, answers)
     write_json(options.out / "state.json", state)
 
@@ -192,13 +192,13 @@ def table(state: Mapping[str, Any]) -> str:
         share = "" if full is None else f"{answer['images'] / full:.3f}"
         lost = ", ".join(f"{count} {status}" for status, count in answer["lost"].items() if count) or "none"
         rates = f"{answer['lr']:.3g} | {answer['weight_decay']:.3g}"
-        accuracy = shown(state["accuracies"].get(name, []))
+        accuracy = format_accuracies(state["accuracies"].get(name, []))
         lines.append(f"| {name} | {rates} | {answer['runs']} | {lost} | {answer['images']:,} | {share} | {accuracy} |")
     return "\n".join(lines)
 
 
-def shown(accuracies: Sequence[float | None]) -> str:
-    alive = [one for one in accuracies if one is not None]
+def format_accuracies(accuracies: Sequence[float | None]) -> str:
+    alive = [value for value in accuracies if value is not None]
     if not alive:
         return "not yet" if not accuracies else "all diverged"
     spread = f" ± {statistics.stdev(alive):.2f}" if len(alive) > 1 else ""
@@ -211,8 +211,8 @@ def verdict(state: Mapping[str, Any]) -> str:
     ours, grid = (state["accuracies"].get(name, []) for name in ("isogon", "full grid"))
     pairs = [pair for pair in zip(ours, grid, strict=False) if None not in pair]
     if len(pairs) < 2:
-        return "Not at its end yet: the same command goes on."
-    differences = [one - other for one, other in pairs]
+        return "Not finished: the same command resumes."
+    differences = [mine - other for mine, other in pairs]
     error = statistics.stdev(differences) / math.sqrt(len(differences))
     share = state["answers"]["isogon"]["images"] / state["answers"]["full grid"]["images"]
     return (
@@ -221,11 +221,11 @@ def verdict(state: Mapping[str, Any]) -> str:
     )
 
 
-def page_of(state: Mapping[str, Any], about: Mapping[str, Any]) -> str:
+def make_page(state: Mapping[str, Any], about: Mapping[str, Any]) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
     return f"""# What a search costs
 
-`{about["command"]}`, {about["date"]}; {about["machine"]}, {versions}. The script says what is compared.
+`{about["command"]}`, {about["date"]}; {about["machine"]}, {versions}. The script describes what is compared.
 
 {table(state)}
 
@@ -250,7 +250,7 @@ def main() -> None:
     if file.exists():
         state = json.loads(file.read_text(encoding="utf-8"))
         if state["settings"] != settings:
-            raise SystemExit(f"{options.out} was begun with other settings: {state['settings']}.")
+            raise SystemExit(f"{options.out} was started with other settings: {state['settings']}.")
 
     def out_of_time(*_: Any) -> None:
         raise OutOfTimeError
@@ -275,7 +275,7 @@ def main() -> None:
         },
     }
     write_json(options.out / "search_cost.json", {**about, **state})
-    page = page_of(state, about)
+    page = make_page(state, about)
     (options.out / "search_cost.md").write_text(page, encoding="utf-8")
     print(page, end="")
 

@@ -39,7 +39,7 @@ def _called_by_a_test(depth: int) -> bool:
     return str(ROOT / "tests") in sys._getframe(depth + 1).f_code.co_filename
 
 
-def _moved(seeded: Callable[..., Any], offset: int) -> Callable[..., Any]:
+def _shift_seed(seeded: Callable[..., Any], offset: int) -> Callable[..., Any]:
     """`seeded` with `offset` added to the seed wherever a test calls it; the library's own calls stay as they are."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -52,8 +52,8 @@ def _moved(seeded: Callable[..., Any], offset: int) -> Callable[..., Any]:
 
 if os.environ.get("ISOGON_TEST_SEED"):
     _OFFSET = int(os.environ["ISOGON_TEST_SEED"])
-    torch.manual_seed = _moved(torch.manual_seed, _OFFSET)
-    np.random.default_rng = _moved(np.random.default_rng, _OFFSET)
+    torch.manual_seed = _shift_seed(torch.manual_seed, _OFFSET)
+    np.random.default_rng = _shift_seed(np.random.default_rng, _OFFSET)
 
     class _MovedGenerator(torch.Generator):
         def manual_seed(self, seed: int) -> torch.Generator:

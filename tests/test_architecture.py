@@ -17,10 +17,10 @@ PAGE = Path(__file__).parents[1] / "docs" / "architecture.md"
 ABOVE = "everything above"
 
 
-def table_of(page: str) -> dict[str, set[str]]:
+def read_table(page: str) -> dict[str, set[str]]:
     """Room → the rooms that it may import, from the page's table of allowed imports.
 
-    >>> table_of("| room | may import |\\n|---|---|\\n| `theory` | nothing |\\n| `a`, `b` | theory |\\n")["b"]
+    >>> read_table("| room | may import |\\n|---|---|\\n| `theory` | nothing |\\n| `a`, `b` | theory |\\n")["b"]
     {'theory'}
     """
     allowed: dict[str, set[str]] = {}
@@ -35,7 +35,7 @@ def table_of(page: str) -> dict[str, set[str]]:
     return allowed
 
 
-ALLOWED = table_of(PAGE.read_text(encoding="utf-8"))
+ALLOWED = read_table(PAGE.read_text(encoding="utf-8"))
 #: rooms that must load without torch and pandas
 WITHOUT_TORCH = {"errors", "files", "guard", "named", "theory", "recipe", "schedules", "predict", "report"}
 HEAVY = {"torch", "pandas"}
@@ -48,21 +48,21 @@ class Import(NamedTuple):
     name: str
 
 
-def imports_of(path: Path, package: Path, *, top_level_only: bool = False) -> list[Import]:
+def read_imports(path: Path, package: Path, *, top_level_only: bool = False) -> list[Import]:
     """Every import of `path`, relative ones made absolute."""
     tree = ast.parse(path.read_text())
     where = ["isogon", *path.relative_to(package).with_suffix("").parts]
-    found: list[Import] = []
+    imports: list[Import] = []
     for node in _runs_on_import(tree) if top_level_only else ast.walk(tree):
         if isinstance(node, ast.Import):
-            found += [Import(alias.name, "") for alias in node.names]
+            imports += [Import(alias.name, "") for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             base = where[: -node.level] if node.level else []
             stem = ".".join([*base, *([node.module] if node.module else [])])
-            found += [Import(stem, alias.name) for alias in node.names]
+            imports += [Import(stem, alias.name) for alias in node.names]
         elif isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] == "import_module":
-            found += [Import(arg.value, "") for arg in node.args if isinstance(arg, ast.Constant)]
-    return found
+            imports += [Import(arg.value, "") for arg in node.args if isinstance(arg, ast.Constant)]
+    return imports
 
 
 def _runs_on_import(tree: ast.Module) -> Iterator[ast.AST]:
@@ -78,19 +78,19 @@ def _runs_on_import(tree: ast.Module) -> Iterator[ast.AST]:
         waiting.extend(ast.iter_child_nodes(node))
 
 
-def room_of(path: Path, package: Path) -> str:
+def get_room(path: Path, package: Path) -> str:
     return path.relative_to(package).with_suffix("").parts[0]
 
 
-def complaints(package: Path) -> list[str]:
+def find_violations(package: Path) -> list[str]:
     """Each import that the table does not allow, that goes past a door, or that takes a folder's private module."""
-    found = []
+    sentences = []
     for path in sorted(package.rglob("*.py")):
-        place, room = path.relative_to(package), room_of(path, package)
+        place, room = path.relative_to(package), get_room(path, package)
         if room not in ALLOWED:
-            found.append(f"{place}: room {room} is not in docs/architecture.md")
+            sentences.append(f"{place}: room {room} is not in docs/architecture.md")
             continue
-        for module, name in imports_of(path, package):
+        for module, name in read_imports(path, package):
             parts = module.split(".")
             if parts[0] != "isogon":
                 continue
@@ -100,14 +100,14 @@ def complaints(package: Path) -> list[str]:
                 continue  # a name of the package's own door, such as __version__
             target = parts[1]
             if target not in ALLOWED[room] | {room, "errors"}:
-                found.append(f"{place}: {room} imports {target}")
+                sentences.append(f"{place}: {room} imports {target}")
             elif target != room and len(parts) > 2:
-                found.append(f"{place}: {module} is inside {target}: import from isogon.{target}")
+                sentences.append(f"{place}: {module} is inside {target}: import from isogon.{target}")
             for depth, part in enumerate(parts[1:]):
                 folder = Path(*parts[1 : depth + 1])
                 if part.startswith("_") and not part.startswith("__") and folder not in place.parents:
-                    found.append(f"{place}: {module} is private to {folder}")
-    return found
+                    sentences.append(f"{place}: {module} is private to {folder}")
+    return sentences
 
 
 @pytest.fixture(scope="module")
@@ -116,7 +116,7 @@ def package(root):
 
 
 def test_rooms_import_what_the_page_allows_and_through_doors(package):
-    assert complaints(package) == []
+    assert find_violations(package) == []
 
 
 def test_every_folder_has_a_door_that_says_what_it_is_for(package):
@@ -155,11 +155,11 @@ def test_every_file_that_the_page_names_is_there(root):
 
 def test_light_rooms_load_nothing_heavy(package):
     for path in package.rglob("*.py"):
-        if room_of(path, package) in WITHOUT_TORCH:
-            tops = {found.module.split(".")[0] for found in imports_of(path, package, top_level_only=True)}
+        if get_room(path, package) in WITHOUT_TORCH:
+            tops = {imported.module.split(".")[0] for imported in read_imports(path, package, top_level_only=True)}
             assert not tops & HEAVY, path
-        if room_of(path, package) == "theory":
-            outside = {found.module.split(".")[0] for found in imports_of(path, package)} - {"isogon", "numpy"}
+        if get_room(path, package) == "theory":
+            outside = {imported.module.split(".")[0] for imported in read_imports(path, package)} - {"isogon", "numpy"}
             assert outside <= sys.stdlib_module_names, path
 
 
@@ -178,16 +178,16 @@ def test_what_benchmarks_tools_and_examples_import_is_there(root, package):
 @pytest.mark.parametrize("door", ["isogon", "isogon.search"])
 def test_lazy_doors_say_the_same_to_type_checkers(package, door):
     module = import_module(door)
-    told: dict[str, str] = {}
+    visible: dict[str, str] = {}
     for node in ast.parse(Path(module.__file__).read_text()).body:
         if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
             for statement in node.body:
                 assert isinstance(statement, ast.ImportFrom)
                 for alias in statement.names:
                     assert alias.asname == alias.name, "`X as X` exports"
-                    told[alias.name] = statement.module
-    assert sorted(told) == sorted(name for name in module.__all__ if name != "__version__")
-    for name, place in told.items():
+                    visible[alias.name] = statement.module
+    assert sorted(visible) == sorted(name for name in module.__all__ if name != "__version__")
+    for name, place in visible.items():
         if hasattr(import_module(place), name):
             assert getattr(module, name) is getattr(import_module(place), name)
 
@@ -212,8 +212,8 @@ def test_the_check_can_fail(tmp_path, place, line, complaint):
     path = tmp_path / place
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(line + "\n")
-    (found,) = complaints(tmp_path)
-    assert complaint in found
+    (sentence,) = find_violations(tmp_path)
+    assert complaint in sentence
 
 
 def test_the_check_allows_what_the_page_allows(tmp_path):
@@ -223,4 +223,4 @@ def test_the_check_allows_what_the_page_allows(tmp_path):
         "from isogon import __version__\nfrom isogon.theory import law\nfrom . import other\n"
         "from isogon.dynamics._monitor import Monitor\nfrom isogon.dynamics.record import read\n"
     )
-    assert complaints(tmp_path) == []
+    assert find_violations(tmp_path) == []

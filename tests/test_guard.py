@@ -56,9 +56,9 @@ def test_debug_shows_the_traceback_anywhere_on_the_line_and_no_secret(capsys):
     err = capsys.readouterr().err
     assert "Traceback" in err
     assert SECRET not in err
-    for words in (["--debug", "transfer", "--lr", "x"], ["transfer", "--lr", "x", "--debug"]):
+    for arguments in (["--debug", "transfer", "--lr", "x"], ["transfer", "--lr", "x", "--debug"]):
         with pytest.raises(SystemExit) as stop:
-            main(words)
+            main(arguments)
         assert stop.value.code == 2
         err = capsys.readouterr().err
         assert "Traceback" in err
@@ -129,8 +129,8 @@ def test_masking_takes_no_time_whatever_the_text():
 
 
 def test_what_is_no_secret_stays():
-    kept = ("lr must be above 0", "https://www.cs.toronto.edu/~kriz/cifar.html", "tokens: 5", "see a@b.c")
-    for text in (*kept, "first pass: 12 trials failed", "compass=3", "tokenizer: bytes"):
+    harmless = ("lr must be above 0", "https://www.cs.toronto.edu/~kriz/cifar.html", "tokens: 5", "see a@b.c")
+    for text in (*harmless, "first pass: 12 trials failed", "compass=3", "tokenizer: bytes"):
         assert without_secrets(text) == text
 
 

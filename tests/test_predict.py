@@ -36,7 +36,7 @@ def test_every_start_ends_in_the_same_equilibrium(optimizer):
         assert np.all(run.epoch_angle[1:] <= np.pi / 2 + 1e-9)
 
 
-def simulated(recipe, schedule, initial_norm, paths=8, dim=1500, seed=0):
+def simulate(recipe, schedule, initial_norm, paths=8, dim=1500, seed=0):
     """Heavy-ball SGD on scale-invariant noise with E‖g̃‖² = 1: norm and angles at the ends of the epochs."""
     rng = np.random.default_rng(seed)
     w = rng.standard_normal((paths, dim))
@@ -69,7 +69,7 @@ def test_a_whole_run_is_as_simulated(kind):
     }[kind]
     start = 1.5
     run = predict.curves(recipe, schedule, initial_norm=start, unit_grad_sq=1.0)
-    norms, step_angles, epoch_angles = simulated(recipe, schedule, start)
+    norms, step_angles, epoch_angles = simulate(recipe, schedule, start)
     np.testing.assert_allclose(run.norm, norms, rtol=0.01)
     np.testing.assert_allclose(run.step_angle[1:], step_angles, rtol=0.06)
     # an epoch angle that spans a change of the rates is the hardest: the law knows no such epochs
@@ -133,9 +133,11 @@ def test_blocks_of_steps_give_what_single_steps_give(monkeypatch, optimizer, kin
     monkeypatch.setattr(predict, "_MOST_LAWS", 60)
     blocks = predict.curves(recipe, schedule, initial_norm=2.0)
     for name in ("norm", "step_angle", "epoch_angle", "settled", "effective_lr"):
-        # The last epochs of a cosine run to nothing, where a block's middle says less of the whole.
-        one, other = getattr(single, name)[:-2], getattr(blocks, name)[:-2]
-        np.testing.assert_allclose(other, one, rtol=1e-6 if kind in ("constant", "step") and name == "norm" else 1e-2)
+        # The last epochs of a cosine run to nothing, where a block's middle stands less for the whole.
+        exact, blocked = getattr(single, name)[:-2], getattr(blocks, name)[:-2]
+        np.testing.assert_allclose(
+            blocked, exact, rtol=1e-6 if kind in ("constant", "step") and name == "norm" else 1e-2
+        )
 
 
 def test_a_run_of_any_length_is_predicted_in_bounded_memory():

@@ -74,8 +74,8 @@ def run(machine: Machine) -> tuple[bool, str]:
         if line.startswith(("FAILED", "ERROR")):
             print(f"  {line}", flush=True)
     counts = next((line for line in reversed(lines) if re.search(r"\d+ (passed|failed|error)", line)), "no result")
-    words = re.sub(r" in [\d.]+s.*", "", counts.strip("= "))
-    return done.returncode == 0, f"{words}, {time.monotonic() - started:.0f} s"
+    summary = re.sub(r" in [\d.]+s.*", "", counts.strip("= "))
+    return done.returncode == 0, f"{summary}, {time.monotonic() - started:.0f} s"
 
 
 def main() -> int:
@@ -84,13 +84,13 @@ def main() -> int:
     parser.add_argument("--order", type=int, default=int(time.time()) % 10_000, help="seed of the shuffled order")
     parser.add_argument("--seed", type=int, default=1 + int(time.time()) % 97, help="what is added to the tests' seeds")
     options = parser.parse_args()
-    chosen = [one for one in machines(options.order, options.seed) if not options.only or options.only in one.name]
+    chosen = [row for row in machines(options.order, options.seed) if not options.only or options.only in row.name]
     print(f"{platform.processor() or platform.machine()}, {os.cpu_count()} cores", flush=True)
     good = True
     for machine in chosen:
-        passed, words = run(machine)
+        passed, summary = run(machine)
         good &= passed
-        print(f"{'passed' if passed else 'FAILED':8}{machine.name:20}{words}", flush=True)
+        print(f"{'passed' if passed else 'FAILED':8}{machine.name:20}{summary}", flush=True)
     return 0 if good else 1
 
 

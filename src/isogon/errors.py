@@ -26,7 +26,7 @@ _MOST_LETTERS = 5000
 
 
 class IsogonError(Exception):
-    """Base of everything isogon raises on purpose; what it says never holds a password."""
+    """Base of everything isogon raises on purpose; its message never holds a password."""
 
     def __str__(self) -> str:
         return without_secrets(super().__str__())
@@ -41,7 +41,7 @@ class ArgumentError(IsogonError, ValueError):
 
     def __init__(self, name: str, rule: str, value: Any, cure: str) -> None:
         self.name, self.rule, self.value, self.cure = name, rule, value, cure
-        super().__init__(f"{name} must be {rule}, got {_shown(value)}: {cure}.")
+        super().__init__(f"{name} must be {rule}, got {_show(value)}: {cure}.")
 
     def __reduce__(self) -> Any:  # by what it was made from, so that it comes back from another process
         return type(self), (self.name, self.rule, self.value, self.cure)
@@ -62,7 +62,7 @@ class MissingExtraError(IsogonError, ImportError):
         super().__init__(f"{package} is needed {purpose} and is not installed: run pip install 'isogon[{extra}]'.")
 
 
-def _shown(value: Any, limit: int = 200) -> str:
+def _show(value: Any, limit: int = 200) -> str:
     """The value as the user would recognise it, on one line and never endless."""
     try:
         text = repr(value)
@@ -111,21 +111,21 @@ def printable(text: str) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """What an error of somebody else's says, short enough for a sentence of ours.
+    """The message of somebody else's error, short enough for a sentence of ours.
 
     >>> first_line(OSError("\\nno room.\\n(background on this error)")), first_line(KeyError())
     ('no room', 'KeyError')
     """
     try:
         text = without_secrets(str(error)[:_MOST_LETTERS], whole=False)
-    except Exception:  # an error of somebody else's may not even be able to say what it is
+    except Exception:  # somebody else's error may fail to print itself
         text = ""
     lines = (line.strip() for line in text.splitlines())
     return next(filter(None, lines), type(error).__name__)[:200].rstrip(".")
 
 
 def last_line(trace: str | None) -> str:
-    """What a trace says in the end, short, and without what a terminal might obey.
+    """The last line of a trace, short, and without what a terminal might obey.
 
     >>> last_line("Traceback ...\\n  File x\\nOSError: no room.\\n"), last_line(None)
     ('OSError: no room', 'no reason given')
@@ -144,7 +144,7 @@ def check_number(
     high_open: bool = False,
     cure: str,
 ) -> float:
-    """`value` as a finite float within the bounds, or an ArgumentError that says which rule it breaks."""
+    """`value` as a finite float within the bounds, or an ArgumentError that names the rule it breaks."""
     try:
         number = math.nan if isinstance(value, bool | str | bytes) else float(value)
     except (TypeError, ValueError, OverflowError, RuntimeError):

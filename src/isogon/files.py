@@ -41,10 +41,10 @@ class WriteError(IsogonError, OSError):
 
 
 def write_whole(target: str | os.PathLike[str], content: str | bytes | memoryview, *, private: bool = False) -> Path:
-    """Write `content` beside `target`, see it on the disk, and put it in place in one move; returns the path.
+    """Write `content` beside `target`, sync it to the disk, and put it in place in one move; returns the path.
 
-    A reader sees the old file or the new one, never a part. With `private` nobody else may read it, at no moment. The
-    temporary file is new and ours: a link or a file that somebody has put in its place is never written to.
+    A reader sees the old file or the new one, never a part. With `private` nobody else may read it at any time. The
+    temporary file is new and ours: a link or a file that others put in its place is never written to.
 
     >>> import tempfile
     >>> write_whole(Path(tempfile.mkdtemp()) / "note.txt", "whole").read_text()
@@ -57,7 +57,7 @@ def write_whole(target: str | os.PathLike[str], content: str | bytes | memoryvie
     temporary = place.parent / f".isogon-{os.getpid()}-{secrets.token_hex(4)}.partial"
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
     try:
-        mode = _mode_of(place)
+        mode = _read_permissions(place)
         descriptor = os.open(temporary, flags, 0o600 if private else 0o666)
         try:
             with os.fdopen(descriptor, "wb") as stream:
@@ -102,7 +102,7 @@ def read_json(file: str | os.PathLike[str], name: str) -> dict[str, Any]:
     try:
         content = json.loads(_read_text(file, name))
     except (ValueError, RecursionError) as error:
-        raise _unreadable(name, "a JSON file", file, error) from None
+        raise _content_error(name, "a JSON file", file, error) from None
     if not isinstance(content, dict):
         raise ArgumentError(name, "a JSON file that holds an object", str(file), f"it holds a {type(content).__name__}")
     return content
@@ -113,7 +113,7 @@ def read_toml(file: str | os.PathLike[str], name: str) -> dict[str, Any]:
     try:
         return tomllib.loads(_read_text(file, name))
     except (ValueError, RecursionError) as error:
-        raise _unreadable(name, "a TOML file", file, error) from None
+        raise _content_error(name, "a TOML file", file, error) from None
 
 
 def _read_text(file: str | os.PathLike[str], name: str) -> str:
@@ -133,14 +133,14 @@ def _read_text(file: str | os.PathLike[str], name: str) -> str:
         raise ArgumentError(name, "a text in UTF-8", str(file), "save it as UTF-8") from None
 
 
-def _unreadable(name: str, rule: str, file: str | os.PathLike[str], error: Exception) -> ArgumentError:
+def _content_error(name: str, rule: str, file: str | os.PathLike[str], error: Exception) -> ArgumentError:
     if isinstance(error, ArgumentError):
         return error
     reason = "it is nested too deep" if isinstance(error, RecursionError) else first_line(error)
     return ArgumentError(name, rule, str(file), reason)
 
 
-def _mode_of(target: Path) -> int | None:
+def _read_permissions(target: Path) -> int | None:
     """The permissions of a file that is to be replaced; a device or a pipe must not be."""
     try:
         mode = target.stat().st_mode
@@ -152,7 +152,7 @@ def _mode_of(target: Path) -> int | None:
 
 
 def _sync_folder(folder: Path) -> None:
-    """The move itself on the disk too, where the system can open folders."""
+    """Sync the move itself too, where the system can open folders."""
     with suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY)
         try:

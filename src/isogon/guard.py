@@ -27,14 +27,14 @@ def run_guarded(work: Callable[[], int], *, debug: bool = False, stopped: str | 
         return code
     except KeyboardInterrupt:
         if stopped:
-            _say(stopped)
+            _print_error(stopped)
         return INTERRUPTED
     except Exception as error:
         if isinstance(error, BrokenPipeError) and _reader_has_gone():
             return NO_READER
         if debug:
             print(without_secrets(traceback.format_exc()), file=sys.stderr)
-        _say(str(error) if isinstance(error, IsogonError) else _unforeseen(error))
+        _print_error(str(error) if isinstance(error, IsogonError) else _describe(error))
         return REFUSED
 
 
@@ -49,7 +49,7 @@ def _reader_has_gone() -> bool:
     return False
 
 
-def _unforeseen(error: Exception) -> str:
+def _describe(error: Exception) -> str:
     if isinstance(error, MemoryError):
         return "There is not enough memory for this: give less data, or smaller numbers."
     if isinstance(error, OSError) and error.strerror:
@@ -60,26 +60,26 @@ def _unforeseen(error: Exception) -> str:
     return f"isogon did not foresee this{'' if reason == kind else f': {reason}'} ({kind}); --debug shows where."
 
 
-def _say(sentence: str) -> None:
+def _print_error(sentence: str) -> None:
     print(printable(without_secrets(" ".join(sentence.split()))), file=sys.stderr)
 
 
 def leave_at_second_interrupt() -> None:
-    """For a process of our own: the first Ctrl-C lets it end in order, the second ends it at once.
+    """For our own processes: the first Ctrl-C ends them in order, the second at once.
 
     Nothing is lost by that, since what is on the disk is whole at any moment; and no traceback of Python's own way out
     is printed.
     """
-    came = False
+    interrupted = False
 
     def interrupt(number: int, frame: Any) -> None:
-        nonlocal came
-        if came:
+        nonlocal interrupted
+        if interrupted:
             if sys.stderr.isatty():
                 os.write(2, b"\x1b[?25h")  # a progress bar may have hidden the cursor
             os._exit(INTERRUPTED)
-        came = True
+        interrupted = True
         raise KeyboardInterrupt
 
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a shell may have said to ignore it
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # a shell may have set it to be ignored
         signal.signal(signal.SIGINT, interrupt)

@@ -14,7 +14,7 @@ from isogon.errors import ArgumentError, IsogonError, first_line
 
 
 def find(argument: str, path: str, *, kind: str = "function") -> Any:
-    """The object at `path`; a refusal says `argument` and, for what stands behind the colon, `kind`.
+    """The object at `path`; an error names `argument`, and `kind` for the part after the colon.
 
     Modules are looked for in the current folder too, and those that a file imports beside it as well, as Python itself
     would. A file is run once, however often it is asked for.
@@ -26,30 +26,30 @@ def find(argument: str, path: str, *, kind: str = "function") -> Any:
     if not place or not name:
         rule = f"package.module:{kind} or file.py:{kind}"
         raise ArgumentError(argument, rule, path, "for example isogon.nets:resnet18")
-    _look_in(os.getcwd())
+    _add_to_path(os.getcwd())
     try:
-        found: Any = _from_file(Path(place)) if place.endswith(".py") else importlib.import_module(place)
+        target: Any = _load_file(Path(place)) if place.endswith(".py") else importlib.import_module(place)
         for part in name.split("."):
-            found = getattr(found, part)
+            target = getattr(target, part)
     except (ImportError, AttributeError, FileNotFoundError, ValueError, TypeError) as error:
         raise ArgumentError(argument, "importable from the current folder", path, first_line(error)) from None
     except (Exception, SystemExit) as error:  # a script may read our arguments as its own, and end
         raise IsogonError(f"importing {place} failed ({type(error).__name__}: {first_line(error)}).") from None
-    return found
+    return target
 
 
-def _from_file(file: Path) -> ModuleType:
-    where = file.resolve()
-    if not where.is_file():
+def _load_file(file: Path) -> ModuleType:
+    resolved = file.resolve()
+    if not resolved.is_file():
         raise FileNotFoundError(f"there is no file {file}")
     # Under its whole path, so that no other module is in its way, or it in another's.
-    name = str(where)
+    name = str(resolved)
     if name not in sys.modules:
-        spec = spec_from_file_location(name, where)
+        spec = spec_from_file_location(name, resolved)
         assert spec is not None, "it ends in .py"
         assert spec.loader is not None
         module = module_from_spec(spec)
-        _look_in(str(where.parent))
+        _add_to_path(str(resolved.parent))
         sys.modules[name] = module
         try:
             spec.loader.exec_module(module)
@@ -59,6 +59,6 @@ def _from_file(file: Path) -> ModuleType:
     return sys.modules[name]
 
 
-def _look_in(folder: str) -> None:
+def _add_to_path(folder: str) -> None:
     if folder not in sys.path:
         sys.path.insert(0, folder)

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 # Stands for "no weight decay" where a limit x → 0 is wanted; the law is accurate down to it.
 _TINY_RATE = 1e-12
-#: rows and steps that are predicted at most, in half a second and some 100 MB
+#: the most rows and steps that are predicted, in half a second and some 100 MB
 _MOST_EPOCHS, _MOST_STEPS = 10_000, 10**12
-# Blocks of steps into which a run is cut, and different rates of which the law itself is asked.
+# Blocks of steps into which a run is cut, and different rates at which the law itself is evaluated.
 _MOST_BLOCKS, _MOST_LAWS = 200_000, 1000
 
 
@@ -54,7 +54,7 @@ class Curves:
     settled: Floats
 
     def to_frame(self) -> pd.DataFrame:
-        """The curves as a pandas table, one row an epoch."""
+        """The curves as a pandas table, one row per epoch."""
         import pandas as pd
 
         return pd.DataFrame({field.name: getattr(self, field.name) for field in fields(self)})
@@ -80,7 +80,7 @@ def curves(
     [0.597, 0.599, 0.179, 0.021]
     """
     if recipe.epochs is None:
-        raise ArgumentError("epochs", "set in the recipe", None, "say how many epochs the run has")
+        raise ArgumentError("epochs", "set in the recipe", None, "give the number of epochs of the run")
     check_number("epochs", recipe.epochs, high=_MOST_EPOCHS, cure="predict a part of the run")
     steps_per_epoch = recipe.steps_per_epoch
     total = check_whole(
@@ -89,11 +89,12 @@ def curves(
         high=_MOST_STEPS,
         cure="predict fewer steps",
     )
-    plan: Schedule = constant(recipe.lr, recipe.weight_decay) if schedule is None else schedule
+    if schedule is None:
+        schedule = constant(recipe.lr, recipe.weight_decay)
     ends = _epoch_ends(recipe.epochs, steps_per_epoch, total)
     try:
         with np.errstate(all="ignore"):  # what leaves the range of floats is refused below
-            run = _predicted(recipe, plan, ends, *_scales(recipe, unit_grad_sq, initial_norm))
+            run = _predict(recipe, schedule, ends, *_scales(recipe, unit_grad_sq, initial_norm))
     except (OverflowError, ZeroDivisionError):
         run = None
     if run is None or not np.isfinite([run.norm, run.effective_lr]).all() or not (run.norm > 0).all():
@@ -102,7 +103,7 @@ def curves(
     return run
 
 
-def _predicted(recipe: Recipe, schedule: Schedule, ends: NDArray[np.int64], energy: float, start: float) -> Curves:
+def _predict(recipe: Recipe, schedule: Schedule, ends: NDArray[np.int64], energy: float, start: float) -> Curves:
     """The curves at `ends`, from ‖w₀‖ = `start` and L = `energy`.
 
     The run is cut into blocks of n steps, in each of which the rates are those of its middle: the relaxation over a
@@ -113,18 +114,18 @@ def _predicted(recipe: Recipe, schedule: Schedule, ends: NDArray[np.int64], ener
     length = np.diff(edges).astype(np.float64)
     middle = edges[:-1] + (length - 1) / 2
     lr, decay = schedule.lr(middle), schedule.weight_decay(middle)
-    rate = power * np.asarray(_forgetting(recipe, lr, decay))
+    rate = power * np.asarray(_tuning_rate(recipe, lr, decay))
     source = _source(recipe.optimizer, energy, lr, recipe.momentum)
     y = _relax(start**power, rate, source, length)
     # x'·y*/y: the share of the direction forgotten in each step, x' itself in equilibrium
-    forgotten = source / (power * _after(y[:-1], rate, source, (length - 1) / 2))
+    forgotten = source / (power * _relax_within(y[:-1], rate, source, (length - 1) / 2))
 
     shown = np.maximum(ends - 1, 0)  # an epoch ends with its last step
     last = np.searchsorted(edges, shown, side="right") - 1
     shown_lr, shown_decay = schedule.lr(shown), schedule.weight_decay(shown)
-    y_last = _after(y[last], rate[last], source[last], (shown - edges[last]).astype(np.float64))
+    y_last = _relax_within(y[last], rate[last], source[last], (shown - edges[last]).astype(np.float64))
     forgotten_last = _source(recipe.optimizer, energy, shown_lr, recipe.momentum) / (power * y_last)
-    in_equilibrium = np.asarray(_forgetting(recipe, shown_lr, shown_decay))
+    in_equilibrium = np.asarray(_tuning_rate(recipe, shown_lr, shown_decay))
 
     starts = np.searchsorted(edges, ends[:-1])
     steps = np.add.reduceat(length, starts)
@@ -170,13 +171,13 @@ def _scales(recipe: Recipe, unit_grad_sq: float | None, initial_norm: float | No
     # y* = L·unit for the recipe's own rates
     unit = float(
         _source(recipe.optimizer, 1.0, np.array(recipe.lr), recipe.momentum)
-        / (norm_power(recipe.optimizer) * _forgetting(recipe, recipe.lr, recipe.weight_decay))
+        / (norm_power(recipe.optimizer) * _tuning_rate(recipe, recipe.lr, recipe.weight_decay))
     )
     energy = 1 / unit if unit_grad_sq is None else unit_grad_sq
     return energy, (energy * unit) ** (1 / norm_power(recipe.optimizer)) if initial_norm is None else initial_norm
 
 
-def _forgetting(recipe: Recipe, lr: Any, weight_decay: Any) -> Any:
+def _tuning_rate(recipe: Recipe, lr: Any, weight_decay: Any) -> Any:
     return tuning_rate(recipe.optimizer, lr, weight_decay, recipe.momentum)
 
 
@@ -194,16 +195,16 @@ def _block_edges(ends: NDArray[np.int64], schedule: Schedule) -> NDArray[np.int6
 
 def _relax(start: float, rate: Floats, source: Floats, length: Floats) -> Floats:
     """y at the beginning of each block and at the end of the last."""
-    kept = np.exp(-rate * length)
+    factors = np.exp(-rate * length)
     gained = _gain(rate, length) * source
     y, out = start, [start]
-    for keep, gain in zip(kept.tolist(), gained.tolist(), strict=True):
+    for keep, gain in zip(factors.tolist(), gained.tolist(), strict=True):
         y = y * keep + gain
         out.append(y)
     return np.array(out)
 
 
-def _after(y: Floats, rate: Floats, source: Floats, steps: Floats) -> Floats:
+def _relax_within(y: Floats, rate: Floats, source: Floats, steps: Floats) -> Floats:
     """y after so many steps of a block that begins with `y`."""
     return np.asarray(y * np.exp(-rate * steps) + _gain(rate, steps) * source)
 
@@ -219,26 +220,26 @@ def _angles(recipe: Recipe, intrinsic_lr: Floats, at_end: Floats, mean: Floats) 
     With x̄ the mean of ηλ over the epoch, 1 − cos Δ = (1 − ρ₁(x̄))·(y*/y) and cos Δθ = ρ_k(x̄)^(mean of y*/y); `at_end`
     and `mean` are x'·y*/y at the epoch's last step and over the epoch.
     """
-    per_step, per_epoch = _turnings(recipe, np.maximum(intrinsic_lr, _TINY_RATE))
+    per_step, per_epoch = _tabulate_rates(recipe, np.maximum(intrinsic_lr, _TINY_RATE))
     loss = np.minimum(1.0, per_step * at_end)  # a step at right angles to w never turns it by more than 90°
     step_angle = 2 * np.arcsin(np.sqrt(loss / 2))
     return step_angle, 2 * np.arcsin(np.sqrt(-np.expm1(-per_epoch * mean) / 2))
 
 
-def _turnings(recipe: Recipe, x: Floats) -> tuple[Floats, Floats]:
-    """`_turning` at each intrinsic learning rate; of very many, at so many between which lines do."""
-    known, place = np.unique(x, return_inverse=True)
-    nodes = known if len(known) <= _MOST_LAWS else np.geomspace(known[0], known[-1], _MOST_LAWS)
-    found = np.array([_turning(recipe, float(node)) for node in nodes])
-    if len(nodes) < len(known):
-        found = np.stack([np.interp(np.log(known), np.log(nodes), column) for column in found.T], axis=1)
-    return found[place, 0], found[place, 1]
+def _tabulate_rates(recipe: Recipe, x: Floats) -> tuple[Floats, Floats]:
+    """`_decorrelation_rates` at each intrinsic learning rate; interpolated linearly where there are very many."""
+    distinct, place = np.unique(x, return_inverse=True)
+    nodes = distinct if len(distinct) <= _MOST_LAWS else np.geomspace(distinct[0], distinct[-1], _MOST_LAWS)
+    rates = np.array([_decorrelation_rates(recipe, float(node)) for node in nodes])
+    if len(nodes) < len(distinct):
+        rates = np.stack([np.interp(np.log(distinct), np.log(nodes), column) for column in rates.T], axis=1)
+    return rates[place, 0], rates[place, 1]
 
 
-def _turning(recipe: Recipe, x: float) -> tuple[float, float]:
+def _decorrelation_rates(recipe: Recipe, x: float) -> tuple[float, float]:
     """(1 − ρ₁)/x' and −ln ρ_k/x' at intrinsic learning rate x."""
     motion = law(recipe.optimizer, lr=1.0, weight_decay=x, momentum=recipe.momentum, beta2=recipe.beta2)
-    share = _forgetting(recipe, 1.0, x)
+    share = _tuning_rate(recipe, 1.0, x)
     # An underdamped motion can have ρ_k ≤ 0: as good as a right angle.
     lost = min(float(motion.decorrelation(recipe.steps_per_epoch)), 1 - 1e-15)
     return motion.first / share, -math.log1p(-lost) / share

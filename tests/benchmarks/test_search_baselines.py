@@ -39,19 +39,19 @@ def runs(folder, count):
 
 @pytest.mark.parametrize("sampler", ["tpe", "random"])
 def test_the_best_run_is_found_and_all_are_counted(config, tmp_path, sampler):
-    found = search_rates(config, tmp_path, **RANGES, trials=3, sampler=sampler)
-    made = runs(tmp_path, 3)
-    best = max(made, key=lambda run: run.accuracy)
-    assert (found.recipe, found.accuracy) == (best.config.recipe, best.accuracy)
-    assert found.images == sum(run.images for run in made) == 3 * EPOCHS * SAMPLES
-    assert found.trials == 3
-    assert found.lost == {"diverged": 0, "pruned": 0}
-    for run in made:
+    rates = search_rates(config, tmp_path, **RANGES, trials=3, sampler=sampler)
+    trained = runs(tmp_path, 3)
+    best = max(trained, key=lambda run: run.accuracy)
+    assert (rates.recipe, rates.accuracy) == (best.config.recipe, best.accuracy)
+    assert rates.images == sum(run.images for run in trained) == 3 * EPOCHS * SAMPLES
+    assert rates.trials == 3
+    assert rates.lost == {"diverged": 0, "pruned": 0}
+    for run in trained:
         assert run.config.seed == 5
         for name, (low, high) in RANGES.items():
             assert low <= getattr(run.config.recipe, name) <= high
-    assert len({run.config.recipe for run in made}) == 3
-    assert search_rates(config, tmp_path, **RANGES, trials=3, sampler=sampler) == found
+    assert len({run.config.recipe for run in trained}) == 3
+    assert search_rates(config, tmp_path, **RANGES, trials=3, sampler=sampler) == rates
 
 
 def test_stopped_in_the_middle_of_a_run_it_ends_as_if_it_had_not_been(config, tmp_path, monkeypatch):
@@ -82,10 +82,10 @@ def test_pruned_runs_count_for_what_they_saw(config, tmp_path, monkeypatch):
             return trial.number > 0
 
     monkeypatch.setattr(baselines, "make_pruner", lambda name, epochs: Strict())
-    found = search_rates(config, tmp_path, **RANGES, trials=3, pruner="median")
-    assert found.lost == {"diverged": 0, "pruned": 2}
-    assert found.images == (EPOCHS + 1 + 1) * SAMPLES
-    assert found.recipe == runs(tmp_path, 1)[0].config.recipe
+    rates = search_rates(config, tmp_path, **RANGES, trials=3, pruner="median")
+    assert rates.lost == {"diverged": 0, "pruned": 2}
+    assert rates.images == (EPOCHS + 1 + 1) * SAMPLES
+    assert rates.recipe == runs(tmp_path, 1)[0].config.recipe
 
 
 def test_rates_at_which_nothing_survives(config, tmp_path, monkeypatch):

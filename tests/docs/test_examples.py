@@ -63,13 +63,13 @@ def test_the_drop_the_relaxation_and_the_finding_are_there(example, capsys):
     assert not joint.in_equilibrium.loc[first:].any()
     # After a drop by κ the angle is √κ below its new law and creeps back, with a norm that shrinks.
     after = joint.loc[first : second - 1]
-    early, late = (root_mean_square(some.step_angle) for some in (after.iloc[:10], after.iloc[-10:]))
+    early, late = (root_mean_square(part.step_angle) for part in (after.iloc[:10], after.iloc[-10:]))
     assert early < 0.5 * after.predicted_step_angle.iloc[0]
     assert late > 1.08 * early
     assert after.norm.iloc[-1] < 0.95 * after.norm.iloc[0]
 
-    found = findings(records, Recipe(**read_run(folder)["recipe"]))
-    (finding,) = (one for one in found if one.name == "early_decay")
+    all_findings = findings(records, Recipe(**read_run(folder)["recipe"]))
+    (finding,) = (each for each in all_findings if each.name == "early_decay")
     assert finding.numbers["step"] == second
     assert finding.advice in printed
     assert len(read_epochs(folder).loss) == joint.epoch.max() + 1

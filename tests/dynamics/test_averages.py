@@ -59,25 +59,25 @@ def predictions(runs: int, images: int, seed: int, shift: float = 0.0) -> np.nda
 
 
 def test_equal_groups_differ_by_the_bias_that_the_null_shows_and_it_falls_with_the_runs():
-    found, null = [], []
+    estimates, null = [], []
     for runs in (25, 100, 400):
         left, right = predictions(runs, 300, 1), predictions(runs, 300, 2)
-        found.append(total_variation(left, right, classes=10))
+        estimates.append(total_variation(left, right, classes=10))
         null.append(null_variation(predictions(2 * runs, 300, 3), classes=10))
-    assert np.allclose(found, null, rtol=0.1)
+    assert np.allclose(estimates, null, rtol=0.1)
     # The bias falls like the inverse root of the number of runs.
-    assert found[0] / found[1] == pytest.approx(2, rel=0.2)
-    assert found[1] / found[2] == pytest.approx(2, rel=0.2)
+    assert estimates[0] / estimates[1] == pytest.approx(2, rel=0.2)
+    assert estimates[1] / estimates[2] == pytest.approx(2, rel=0.2)
     targets = np.arange(300) % 10
-    assert found[2] < error_sum(predictions(400, 300, 1), predictions(400, 300, 2), targets)
+    assert estimates[2] < error_sum(predictions(400, 300, 1), predictions(400, 300, 2), targets)
 
 
 def test_unequal_groups_differ_by_more_than_the_null():
     left, right = predictions(80, 300, 1), predictions(80, 300, 2, shift=0.3)
     exact = 0.3 * 0.9  # the mass that moves from the right class to the nine others
-    found = total_variation(left, right, classes=10)
-    assert found > 1.5 * null_variation(predictions(160, 300, 3), classes=10)
-    assert found == pytest.approx(exact, rel=0.2)
+    estimate = total_variation(left, right, classes=10)
+    assert estimate > 1.5 * null_variation(predictions(160, 300, 3), classes=10)
+    assert estimate == pytest.approx(exact, rel=0.2)
     assert total_variation(left, left, classes=10) == 0
 
 

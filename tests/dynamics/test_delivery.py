@@ -1,4 +1,4 @@
-"""Rows that a sink did not take: none is lost, the training goes on, and what is missing in the end is said."""
+"""Rows that a sink did not take: none is lost, the training continues, and what is missing in the end is reported."""
 
 from __future__ import annotations
 
@@ -43,10 +43,11 @@ def test_a_full_disk_ends_no_training_and_loses_no_row(make_task, tmp_path):
         task.train(optimizer, 4)
         with (
             no_room(),
-            pytest.warns(UserWarning, match=r"RunFolder .*run did not take .*File too large.*: it waits") as told,
+            pytest.warns(UserWarning, match=r"RunFolder .*run did not take .*File too large.*: it waits") as caught,
         ):
             task.train(optimizer, 8, start=4)  # two epochs end inside step()
-        assert len([one for one in told if "did not take" in str(one.message)]) == 1, "once, not at every epoch"
+        messages = [str(warning.message) for warning in caught]
+        assert sum("did not take" in message for message in messages) == 1, "once, not at every epoch"
         assert sum(map(len, other)) == len(monitor.records), "the other sink had its rows at once"
         task.train(optimizer, 4, start=12)
     assert_complete(tmp_path / "run", monitor)
@@ -125,7 +126,7 @@ def test_a_parameter_that_was_swapped_is_noticed(make_task):
 
 @pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.AdamW])
 def test_a_compiled_step_is_measured_like_a_plain_one(make_task, kind):
-    found = {}
+    tables = {}
     for compiled in (False, True):
         task = make_task()
         optimizer = kind(task.parameters, lr=0.01, weight_decay=1e-2)
@@ -135,7 +136,7 @@ def test_a_compiled_step_is_measured_like_a_plain_one(make_task, kind):
                 optimizer.zero_grad()
                 task.loss(number).backward()
                 step()
-        found[compiled] = monitor.records
+        tables[compiled] = monitor.records
         torch.compiler.reset()
     # A compiler may round otherwise, and AdamW's first steps divide small gradients by themselves: 3e-4 was seen.
-    pd.testing.assert_frame_equal(found[True], found[False], rtol=5e-3, atol=1e-6)
+    pd.testing.assert_frame_equal(tables[True], tables[False], rtol=5e-3, atol=1e-6)

@@ -10,7 +10,7 @@ from isogon.theory.equilibrium import angle_after_decay
 from isogon.theory.motion import law
 
 
-def simulated(
+def simulate(
     runs: int,
     *,
     every: int,
@@ -62,7 +62,7 @@ def simulated(
 
 @pytest.mark.parametrize("every", [1, 10])
 def test_few_false_alarms_and_timely_declarations(every):
-    predicted, declared, off = simulated(300, every=every, seed=every)
+    predicted, declared, off = simulate(300, every=every, seed=every)
     assert np.all(declared >= 0)
     for distances in off:  # of ‖w‖, and of ‖w‖²
         assert np.mean(np.abs(distances) > 0.10) < 0.05
@@ -74,7 +74,7 @@ def test_few_false_alarms_and_timely_declarations(every):
 
 def test_a_norm_too_large_is_seen_in_time_at_high_rates_too():
     """As after a drop of the learning rate; norms too small have hardly any wait there (see the module)."""
-    predicted, declared, off = simulated(300, every=1, seed=0, rates=(2e-3, 8e-3), sides=(1,))
+    predicted, declared, off = simulate(300, every=1, seed=0, rates=(2e-3, 8e-3), sides=(1,))
     for reached in predicted:
         assert np.mean(declared <= 1.5 * reached) > 0.98
     assert np.mean(np.abs(off[0]) > 0.10) < 0.05
@@ -96,7 +96,7 @@ def test_a_norm_that_starts_in_equilibrium_is_seen_soon_and_stays():
     assert history[300:].mean() > 0.95
 
 
-def fed(detector: Detector, log_norm, steps: range, rate, power: float = 4) -> np.ndarray:
+def feed(detector: Detector, log_norm, steps: range, rate, power: float = 4) -> np.ndarray:
     """The declarations over noiseless measurements: `log_norm(step)` is ln‖w‖²."""
     return np.array(
         [
@@ -108,32 +108,32 @@ def fed(detector: Detector, log_norm, steps: range, rate, power: float = 4) -> n
 
 def test_a_drop_of_the_rate_starts_over_and_a_smooth_schedule_does_not():
     detector = Detector(1)
-    assert fed(detector, lambda t: 0.0, range(400), lambda t: 1e-3)[-1]
-    dropped = fed(detector, lambda t: 0.0, range(400, 600), lambda t: 1e-4)
+    assert feed(detector, lambda t: 0.0, range(400), lambda t: 1e-3)[-1]
+    dropped = feed(detector, lambda t: 0.0, range(400, 600), lambda t: 1e-4)
     assert not dropped.any()
     smooth = Detector(1)
-    steady = fed(smooth, lambda t: 0.0, range(3000), lambda t: 1e-3 * np.cos(t / 3000))
+    steady = feed(smooth, lambda t: 0.0, range(3000), lambda t: 1e-3 * np.cos(t / 3000))
     assert steady[300:].all()
 
 
 def test_a_drifting_norm_is_no_equilibrium():
     """A norm that shrinks by weight decay alone has e = −1, one that grows as fast +1."""
     for drift in (-2e-3, 2e-3):
-        assert not fed(Detector(1), lambda t, drift=drift: drift * t, range(1000), lambda t: 1e-3).any()
+        assert not feed(Detector(1), lambda t, drift=drift: drift * t, range(1000), lambda t: 1e-3).any()
 
 
 def test_leaving_equilibrium_is_noticed():
     detector = Detector(1)
-    assert fed(detector, lambda t: 0.0, range(500), lambda t: 1e-3)[-1]
-    away = fed(detector, lambda t: -1.5e-3 * (t - 500), range(500, 1000), lambda t: 1e-3)
+    assert feed(detector, lambda t: 0.0, range(500), lambda t: 1e-3)[-1]
+    away = feed(detector, lambda t: -1.5e-3 * (t - 500), range(500, 1000), lambda t: 1e-3)
     assert not away[-1]
 
 
 def test_the_state_can_be_saved_in_the_middle():
-    one, other = Detector(1), Detector(1)
-    fed(one, lambda t: 0.0, range(100), lambda t: 1e-3)
-    other.load_state(one.state())
-    rest = [fed(d, lambda t: 0.0, range(100, 300), lambda t: 1e-3) for d in (one, other)]
+    first, second = Detector(1), Detector(1)
+    feed(first, lambda t: 0.0, range(100), lambda t: 1e-3)
+    second.load_state(first.state())
+    rest = [feed(d, lambda t: 0.0, range(100, 300), lambda t: 1e-3) for d in (first, second)]
     assert np.array_equal(*rest)
     assert rest[0].any()
     assert not rest[0].all()

@@ -44,7 +44,7 @@ def healthy(steps: int = 2000, every: int = 10) -> pd.DataFrame:
     return table(pd.concat(frames).sort_values("step", kind="stable"))
 
 
-def named(records: pd.DataFrame, name: str, recipe: Recipe = RECIPE, **options):
+def select(records: pd.DataFrame, name: str, recipe: Recipe = RECIPE, **options):
     return [finding for finding in findings(records, recipe, **options) if finding.name == name]
 
 
@@ -63,7 +63,7 @@ def test_a_healthy_run_has_no_findings():
     epoch_angle = 0.7 * float(RECIPE.motion.angle(100))
     assert findings(healthy(), RECIPE, target_epoch_angle=epoch_angle, ghost_batch=64) == []
     assert findings(with_drop(settled=True), RECIPE) == []
-    assert named(with_drop(settled=True, angle=0.3), "early_decay") == []  # the detector knows better than one angle
+    assert select(with_drop(settled=True, angle=0.3), "early_decay") == []  # the detector knows better than one angle
     assert findings(table(), RECIPE) == []
 
 
@@ -71,51 +71,51 @@ def test_a_decay_before_equilibrium_says_how_much_was_missing():
     rate = approach_rate("sgd", lr=0.1, weight_decay=5e-4, momentum=0.9)
     # As 300 steps after an earlier drop by 100.
     share = float(angle_after_decay(300, factor=100, final_angle=1.0, rate=rate))
-    (found,) = named(with_drop(settled=False, angle=share), "early_decay")
-    assert found.severity == "warning"
-    assert found.numbers["step"] == 1000
-    assert found.numbers["factor"] == pytest.approx(10)
-    assert found.numbers["layers_late"] == found.numbers["layers"] == 3, "the layer `all` is none besides the others"
-    assert "(3 of 3 layers were short)" in found.advice
-    assert found.layer in ("one", "two", "three")
+    (match,) = select(with_drop(settled=False, angle=share), "early_decay")
+    assert match.severity == "warning"
+    assert match.numbers["step"] == 1000
+    assert match.numbers["factor"] == pytest.approx(10)
+    assert match.numbers["layers_late"] == match.numbers["layers"] == 3, "the layer `all` is none besides the others"
+    assert "(3 of 3 layers were short)" in match.advice
+    assert match.layer in ("one", "two", "three")
     expected = (np.log(99 / 0.1) / rate - 300) / 100
-    assert found.numbers["epochs_missing"] == pytest.approx(expected, rel=0.01)
-    assert f"{expected:.2g} epochs short" in found.advice
-    assert "rescale" in found.advice
+    assert match.numbers["epochs_missing"] == pytest.approx(expected, rel=0.01)
+    assert f"{expected:.2g} epochs short" in match.advice
+    assert "rescale" in match.advice
 
 
 def test_a_smooth_schedule_is_no_decay():
     records = with_drop(settled=False, angle=0.3).assign(in_equilibrium=False)
-    assert named(records, "early_decay")
+    assert select(records, "early_decay")
     for end, stairs in itertools.product((2100, 1991), (1, 100)):
         part = np.clip(records.step // stairs * stairs / end, 0, 1)
-        assert named(records.assign(lr=0.1 * (1 + np.cos(np.pi * part)) / 2), "early_decay") == []
-        assert named(records.assign(lr=0.1 * (1 - part)), "early_decay") == []
+        assert select(records.assign(lr=0.1 * (1 + np.cos(np.pi * part)) / 2), "early_decay") == []
+        assert select(records.assign(lr=0.1 * (1 - part)), "early_decay") == []
     # Stairs of few epochs, and a record of few rows: a cosine of five epochs falls by 1.9 from one to the next.
     for epochs, every in itertools.product((3, 5, 8, 20), (1, 20)):
         stairs = 0.1 * (1 + np.cos(np.pi * (records.step // (2000 // epochs)) / epochs)) / 2
-        assert named(records.assign(lr=stairs)[records.step % (10 * every) == 0], "early_decay") == []
+        assert select(records.assign(lr=stairs)[records.step % (10 * every) == 0], "early_decay") == []
         warm = stairs * np.minimum(1, (1 + records.step) / 300)
-        assert named(records.assign(lr=warm)[records.step % (10 * every) == 0], "early_decay") == []
+        assert select(records.assign(lr=warm)[records.step % (10 * every) == 0], "early_decay") == []
     # A small fall, or a dip, does not hide the drops after it.
     for early in (0.8, 0.995):
         fallen = records.lr * np.where(records.step >= 300, early, 1.0)
-        assert len(named(records.assign(lr=fallen), "early_decay")) == 1
+        assert len(select(records.assign(lr=fallen), "early_decay")) == 1
     # With a warm-up before and growth in between, as exponential schedules have it, a drop remains one.
     growing = records.lr * np.minimum(1, (1 + records.step) / 200) * np.exp(1e-4 * records.step)
-    assert len(named(records.assign(lr=growing), "early_decay")) == 1
+    assert len(select(records.assign(lr=growing), "early_decay")) == 1
 
 
 def test_a_run_that_is_not_finite_has_diverged():
     records = healthy(steps=1000)
     epochs = pd.DataFrame({"epoch": range(10), "step": 100 * np.arange(10) + 90, "loss": 1.0, "test_loss": np.nan})
-    assert named(records, "diverged", epochs=epochs) == []
-    (found,) = named(records, "diverged", epochs=epochs.assign(loss=[1.0] * 7 + [np.inf, np.nan, np.nan]))
-    assert (found.severity, found.numbers["epoch"]) == ("problem", 7)
+    assert select(records, "diverged", epochs=epochs) == []
+    (match,) = select(records, "diverged", epochs=epochs.assign(loss=[1.0] * 7 + [np.inf, np.nan, np.nan]))
+    assert (match.severity, match.numbers["epoch"]) == ("problem", 7)
     # Weights that are not finite have no rows; nobody need give a loss.
-    (found,) = named(records[records.step < 500], "diverged", epochs=epochs[["epoch", "step"]])
-    assert found.numbers == {"epoch": 5, "last_step": 490}
-    assert named(records[records.step < 500], "diverged", epochs=epochs[:0]) == []
+    (match,) = select(records[records.step < 500], "diverged", epochs=epochs[["epoch", "step"]])
+    assert match.numbers == {"epoch": 5, "last_step": 490}
+    assert select(records[records.step < 500], "diverged", epochs=epochs[:0]) == []
 
 
 def test_divergence_in_a_real_run_is_found(make_task):
@@ -124,12 +124,12 @@ def test_divergence_in_a_real_run_is_found(make_task):
     recipe = Recipe.from_optimizer(optimizer, batch_size=32, samples=256)
     with Monitor(task.model, optimizer, batch_size=32, samples=256, inputs=task.inputs[:4]) as monitor:
         task.train(optimizer, 16)
-        healthy_so_far = named(monitor.records, "diverged", recipe, epochs=monitor.epochs)
+        healthy_so_far = select(monitor.records, "diverged", recipe, epochs=monitor.epochs)
         optimizer.param_groups[0]["lr"] = 1e38
         task.train(optimizer, 16, start=16)
     assert healthy_so_far == []
-    (found,) = named(monitor.records, "diverged", recipe, epochs=monitor.epochs)
-    assert found.numbers["epoch"] == 2
+    (match,) = select(monitor.records, "diverged", recipe, epochs=monitor.epochs)
+    assert match.numbers["epoch"] == 2
 
 
 def test_a_decay_in_a_real_run_is_found(make_task):
@@ -140,9 +140,9 @@ def test_a_decay_in_a_real_run_is_found(make_task):
         task.train(optimizer, 60)
         optimizer.param_groups[0]["lr"] /= 10
         task.train(optimizer, 20, start=60)
-    (found,) = named(monitor.records, "early_decay", recipe)
-    assert found.numbers["step"] == 60
-    assert 1 < found.numbers["epochs_missing"] < 100
+    (match,) = select(monitor.records, "early_decay", recipe)
+    assert match.numbers["step"] == 60
+    assert 1 < match.numbers["epochs_missing"] < 100
 
 
 @pytest.mark.parametrize("factor", [0.4, 2.5])
@@ -150,10 +150,10 @@ def test_weight_decay_that_misses_a_target_comes_with_the_one_that_hits(factor):
     records = healthy()
     measured = records.epoch_angle.max()
     name = "weight_decay_too_small" if factor > 1 else "weight_decay_too_large"
-    (found,) = [f for f in findings(records, RECIPE, target_epoch_angle=factor * measured) if "weight" in f.name]
-    assert found.name == name
-    assert found.numbers["suggested_weight_decay"] == pytest.approx(5e-4 * factor**2)
-    assert found.layer == "all"
+    (match,) = [f for f in findings(records, RECIPE, target_epoch_angle=factor * measured) if "weight" in f.name]
+    assert match.name == name
+    assert match.numbers["suggested_weight_decay"] == pytest.approx(5e-4 * factor**2)
+    assert match.layer == "all"
     for close in (0.9, 1.0, 1.15):
         assert findings(records, RECIPE, target_epoch_angle=close * measured) == []
 
@@ -170,31 +170,31 @@ def test_a_layer_out_of_balance():
     for factor in (0.5, 2.0):
         off = records.copy()
         off.loc[off.layer == "two", "step_angle"] *= factor
-        (found,) = named(off, "unbalanced_layer")
-        assert found.layer == "two"
-        assert found.numbers["speed"] / found.numbers["usual_speed"] == pytest.approx(factor)
+        (match,) = select(off, "unbalanced_layer")
+        assert match.layer == "two"
+        assert match.numbers["speed"] / match.numbers["usual_speed"] == pytest.approx(factor)
         near = records.copy()
         near.loc[near.layer == "two", "step_angle"] *= factor**0.5
-        assert named(near, "unbalanced_layer") == []
+        assert select(near, "unbalanced_layer") == []
 
 
 def test_a_group_with_its_own_rate_is_not_out_of_balance():
     records = healthy()
     two = records.layer == "two"
     records.loc[two, ["step_angle", "predicted_step_angle"]] *= 3
-    assert named(records, "unbalanced_layer") == []
+    assert select(records, "unbalanced_layer") == []
 
 
 def test_a_weight_believed_invariant_that_leaks():
     records = healthy()
     records.loc[records.layer == "three", "radial"] = 0.03 * (-1.0) ** np.arange((records.layer == "three").sum())
-    (found,) = named(records, "radial_leak")
-    assert found.layer == "three"
-    assert found.severity == "problem"
-    assert found.numbers["radial"] == pytest.approx(0.03)
+    (match,) = select(records, "radial_leak")
+    assert match.layer == "three"
+    assert match.severity == "problem"
+    assert match.numbers["radial"] == pytest.approx(0.03)
     nobody_believed = records.copy()
     nobody_believed.loc[nobody_believed.layer == "three", "predicted_step_angle"] = np.nan
-    assert named(nobody_believed, "radial_leak") == []
+    assert select(nobody_believed, "radial_leak") == []
 
 
 def test_a_frozen_layer(make_task):
@@ -209,22 +209,22 @@ def test_a_frozen_layer(make_task):
             task.loss(step).backward()
             frozen.grad.zero_()
             optimizer.step()
-    found = named(monitor.records, "frozen_layer", recipe)
-    assert [finding.layer for finding in found] == ["body.1.conv.weight"]
-    assert found[0].severity == "problem"
+    matches = select(monitor.records, "frozen_layer", recipe)
+    assert [finding.layer for finding in matches] == ["body.1.conv.weight"]
+    assert matches[0].severity == "problem"
     slow = healthy()
     slow.loc[slow.layer == "one", "step_angle"] *= 0.01
-    assert named(slow, "frozen_layer") == []
+    assert select(slow, "frozen_layer") == []
 
 
 @pytest.mark.parametrize(("share", "severity"), [(0.4, None), (0.6, "warning"), (1.5, "problem"), (3000, "problem")])
 def test_the_product_near_the_pole_bound(share, severity):
     records = healthy()
     records["weight_decay"] = share * RECIPE.motion.bound / RECIPE.lr
-    found = named(records, "near_pole_bound")
-    assert [finding.severity for finding in found] == ([severity] if severity else [])
-    if found:
-        assert found[0].numbers["intrinsic_lr"] == pytest.approx(share * RECIPE.motion.bound)
+    matches = select(records, "near_pole_bound")
+    assert [finding.severity for finding in matches] == ([severity] if severity else [])
+    if matches:
+        assert matches[0].numbers["intrinsic_lr"] == pytest.approx(share * RECIPE.motion.bound)
 
 
 def test_a_norm_on_its_way_to_overflow():
@@ -233,22 +233,22 @@ def test_a_norm_on_its_way_to_overflow():
     records["weight_decay"] = 0.0
     growth = np.exp(records.step / 100)
     records["norm"], records["lr"] = growth, 0.1 * growth**2
-    found = named(records, "norm_overflow")
-    assert {finding.layer for finding in found} == set(LAYERS)
-    assert found[0].numbers["steps_left"] == pytest.approx(100 * np.log(3.4e38) - 1990, rel=0.01)
+    matches = select(records, "norm_overflow")
+    assert {finding.layer for finding in matches} == set(LAYERS)
+    assert matches[0].numbers["steps_left"] == pytest.approx(100 * np.log(3.4e38) - 1990, rel=0.01)
     decayed = records.assign(weight_decay=1e-4)
-    assert named(decayed, "norm_overflow") == []
+    assert select(decayed, "norm_overflow") == []
     constant = records.assign(lr=0.1)
-    assert named(constant, "norm_overflow") == []
+    assert select(constant, "norm_overflow") == []
     shrinking = records.assign(norm=1 / growth)
-    assert named(shrinking, "norm_overflow") == []
+    assert select(shrinking, "norm_overflow") == []
 
 
 def test_a_batch_below_the_ghost_batch():
-    (found,) = named(healthy(), "batch_below_ghost_batch", ghost_batch=128)
-    assert found.numbers == {"batch_size": 100, "ghost_batch": 128}
-    assert named(healthy(), "batch_below_ghost_batch", ghost_batch=100) == []
-    assert named(healthy(), "batch_below_ghost_batch") == []
+    (match,) = select(healthy(), "batch_below_ghost_batch", ghost_batch=128)
+    assert match.numbers == {"batch_size": 100, "ghost_batch": 128}
+    assert select(healthy(), "batch_below_ghost_batch", ghost_batch=100) == []
+    assert select(healthy(), "batch_below_ghost_batch") == []
 
 
 def test_the_gravest_come_first_and_bad_arguments_are_refused():

@@ -17,7 +17,7 @@ from isogon.errors import ArgumentError
 DEVICES = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 
 
-def rotated(w: torch.Tensor, angle: float, scale: float = 1.0, seed: int = 1) -> torch.Tensor:
+def rotate(w: torch.Tensor, angle: float, scale: float = 1.0, seed: int = 1) -> torch.Tensor:
     """`w` turned by exactly `angle` in a random plane, in float64."""
     w = w.double()
     side = torch.randn(w.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)).to(w.device)
@@ -33,10 +33,10 @@ def weights(shape: tuple[int, ...] = (64, 33, 3, 3), seed: int = 0, device: str 
 def from_sums(sums: type[FlatSums] | type[PiecewiseSums], before: torch.Tensor, after: torch.Tensor) -> float:
     """The angle that the monitor would find."""
     parameter = before.clone()
-    made = sums([parameter])
-    kept = made.before(None, [torch.zeros_like(parameter)], [])
+    summer = sums([parameter])
+    before = summer.before(None, [torch.zeros_like(parameter)], [])
     parameter.copy_(after)
-    before_sq, _, change_sq, _, _, change_dot = made.step(kept)
+    before_sq, _, change_sq, _, _, change_dot = summer.step(before)
     return measures.angle_from_sums(before_sq, change_sq, -change_dot).item()
 
 
@@ -45,7 +45,7 @@ def from_sums(sums: type[FlatSums] | type[PiecewiseSums], before: torch.Tensor, 
 @pytest.mark.parametrize("angle", [1e-6, 1e-4, 7e-3, 0.5, 1.5])
 def test_angles_in_float32_are_right_to_a_percent(angle, scale, device):
     before = weights(device=device)
-    after = rotated(before, angle, scale).float()
+    after = rotate(before, angle, scale).float()
     assert measures.angle(before, after) == pytest.approx(angle, rel=0.01)
 
 
@@ -54,20 +54,20 @@ def test_angles_in_float32_are_right_to_a_percent(angle, scale, device):
 @pytest.mark.parametrize("angle", [1e-6, 1e-4, 7e-3, 0.5, 1.5])
 def test_the_monitors_sums_give_the_same_angle(angle, scale, sums):
     before = weights()
-    after = rotated(before, angle, scale).float()
+    after = rotate(before, angle, scale).float()
     assert from_sums(sums, before, after) == pytest.approx(angle, rel=0.01)
 
 
 @given(angle=st.floats(1e-7, 3.1), scale=st.floats(0.5, 2), seed=st.integers(0, 99))
 def test_angles_in_float64_are_right(angle, scale, seed):
     before = torch.randn(50, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-    assert measures.angle(before, rotated(before, angle, scale, seed + 1)) == pytest.approx(angle, rel=1e-6)
+    assert measures.angle(before, rotate(before, angle, scale, seed + 1)) == pytest.approx(angle, rel=1e-6)
 
 
 def test_an_arccos_of_a_float32_cosine_would_be_noise():
     """Why the measure is not the textbook formula."""
     before = weights()
-    after = rotated(before, 1e-5).float()
+    after = rotate(before, 1e-5).float()
     cosine = torch.nn.functional.cosine_similarity(before.flatten(), after.flatten(), dim=0)
     assert abs(float(torch.arccos(cosine.clamp(-1, 1))) / 1e-5 - 1) > 0.1
     assert measures.angle(before, after) == pytest.approx(1e-5, rel=0.01)
@@ -75,7 +75,7 @@ def test_an_arccos_of_a_float32_cosine_would_be_noise():
 
 def test_bfloat16_weights_are_measured_as_they_are_stored():
     before = weights().bfloat16()
-    after = rotated(before, 0.2).bfloat16()
+    after = rotate(before, 0.2).bfloat16()
     exact = measures.angle(before.double(), after.double())
     assert measures.angle(before, after) == pytest.approx(exact, rel=1e-9)
     assert exact == pytest.approx(0.2, rel=0.01)
@@ -118,9 +118,9 @@ def test_rates_and_leaks_are_those_of_the_definitions():
 
 def test_angles_of_a_path_add_up_and_exceed_the_direct_one():
     w = weights((100,)).double()
-    path = [rotated(w, 0.1 * i, seed=1) for i in range(6)]  # along one great circle
+    path = [rotate(w, 0.1 * i, seed=1) for i in range(6)]  # along one great circle
     assert measures.accumulated_angle(path) == pytest.approx(0.5, rel=1e-9)
-    crooked = [w, rotated(w, 0.1, seed=2), rotated(w, 0.1, seed=3)]
+    crooked = [w, rotate(w, 0.1, seed=2), rotate(w, 0.1, seed=3)]
     assert measures.accumulated_angle(crooked) > measures.angle(crooked[0], crooked[-1]) + 0.05
     assert measures.accumulated_angle([w]) == 0
 
@@ -179,8 +179,8 @@ def test_both_ways_of_summing_agree_with_float64(dtype, channels_last):
         start = sums.copy()
         missing = [None if i == 1 else t for i, t in enumerate(gradients)]
         before = sums.before(None, missing, buffers)
-        for kept, p in zip(sums.as_tensors(start), parameters, strict=True):
-            assert torch.equal(kept, p.to(kept.dtype))
+        for copy, p in zip(sums.as_tensors(start), parameters, strict=True):
+            assert torch.equal(copy, p.to(copy.dtype))
         for p, m in zip(now, moved, strict=True):
             p.copy_(m)
         table = sums.step(before)

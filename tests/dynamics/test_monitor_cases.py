@@ -88,8 +88,8 @@ def test_several_optimizers_join_in_one_step(make_task):
     task, other = make_task(), make_task()
     first, second = SGD(task.parameters[:3], **BASE), SGD(task.parameters[3:], **BASE)
     alone = SGD(other.parameters, **BASE)
-    one = Monitor(other.model, alone, **MADE, inputs=task.inputs[:4], every_steps=1)
-    two = Monitor(task.model, [first, second], **MADE, inputs=task.inputs[:4], every_steps=1)
+    whole = Monitor(other.model, alone, **MADE, inputs=task.inputs[:4], every_steps=1)
+    halves = Monitor(task.model, [first, second], **MADE, inputs=task.inputs[:4], every_steps=1)
     other.train(alone, 5)
     for step in range(5):
         first.zero_grad()
@@ -97,18 +97,20 @@ def test_several_optimizers_join_in_one_step(make_task):
         task.loss(step).backward()
         first.step()
         if step == 2:
-            assert two.records.step.max() == 1  # the step is only half made
+            assert halves.records.step.max() == 1  # the step is only half made
         second.step()
     columns = ["step_angle", "norm", "unit_grad_sq", "epoch_angle", "predicted_step_angle"]
-    for records in (one.records, two.records):
+    for records in (whole.records, halves.records):
         assert records.step.max() == 4
     pd.testing.assert_frame_equal(
-        one.records.set_index(["step", "layer"])[columns], two.records.set_index(["step", "layer"])[columns], rtol=1e-4
+        whole.records.set_index(["step", "layer"])[columns],
+        halves.records.set_index(["step", "layer"])[columns],
+        rtol=1e-4,
     )
-    assert one.epochs.step.tolist() == two.epochs.step.tolist() == [3]
+    assert whole.epochs.step.tolist() == halves.epochs.step.tolist() == [3]
 
 
-def scaled_training(task, optimizer, scaler, steps, *, bad: set[int]) -> None:
+def train_scaled(task, optimizer, scaler, steps, *, bad: set[int]) -> None:
     for step in range(steps):
         optimizer.zero_grad()
         scaler.scale(task.loss(step)).backward()
@@ -129,7 +131,7 @@ def test_a_step_that_the_scaler_skips_is_none(make_task, fused):
         Monitor(task.model, optimizer, **MADE, inputs=task.inputs[:4], every_steps=1) as monitor,
         Monitor(bare.model, plain, **MADE, inputs=task.inputs[:4], every_steps=1) as reference,
     ):
-        scaled_training(task, optimizer, scaler, 9, bad={3, 6, 8})
+        train_scaled(task, optimizer, scaler, 9, bad={3, 6, 8})
         for step in (0, 1, 2, 4, 5, 7):
             bare.train(plain, 1, start=step)
     assert monitor.epochs.step.tolist() == [3]
@@ -143,7 +145,7 @@ def test_skipped_steps_are_only_looked_for_when_rows_are_wanted(make_task):
     optimizer = SGD(task.parameters, **BASE, fused=True)
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0, growth_interval=10**6)
     with Monitor(task.model, optimizer, **MADE, every_steps=100) as monitor:
-        scaled_training(task, optimizer, scaler, 12, bad={1, 2, 5})
+        train_scaled(task, optimizer, scaler, 12, bad={1, 2, 5})
     assert monitor.epochs.step.tolist() == [3, 7]
     assert monitor.records.step.unique().tolist() == [0, 3, 7]
 
@@ -222,11 +224,11 @@ if __name__ == "__main__":
         for rank in range(2)
     ]
     try:
-        said = [rank.communicate(timeout=120)[1] for rank in ranks]
+        errors = [rank.communicate(timeout=120)[1] for rank in ranks]
     finally:
         for rank in ranks:
             rank.kill()
-    assert [rank.returncode for rank in ranks] == [0, 0], said
+    assert [rank.returncode for rank in ranks] == [0, 0], errors
     assert read(tmp_path / "run0").step.max() == 5
 
 
@@ -366,10 +368,10 @@ def test_an_optimizer_without_a_law_is_measured_and_said_once(make_task, kind):
         warnings.simplefilter("always")
         with Monitor(task.model, optimizer, **MADE, inputs=task.inputs[:4], every_steps=1) as monitor:
             task.train(optimizer, 5)
-    said = [w for w in caught if "No law is known" in str(w.message)]
-    assert len(said) == 1
-    assert kind.__name__ in str(said[0].message)
-    assert said[0].filename == __file__
+    messages = [w for w in caught if "No law is known" in str(w.message)]
+    assert len(messages) == 1
+    assert kind.__name__ in str(messages[0].message)
+    assert messages[0].filename == __file__
     records = monitor.records
     assert (records.step_angle > 0).all()
     assert records.filter(like="predicted").isna().all().all()
@@ -412,9 +414,9 @@ def test_a_map_of_a_partly_invariant_network_joins_the_invariant_weights(make_ta
     with Monitor(task.model, optimizer, **MADE, scale_map=scale_map, every_steps=1) as monitor:
         task.train(optimizer, 1)
     rows = monitor.records.set_index("layer")
-    own = rows.drop("all")
-    assert set(own.index) == set(scale_map.invariant)
-    assert rows.loc["all"].norm ** 2 == pytest.approx((own.norm**2).sum())
+    layers = rows.drop("all")
+    assert set(layers.index) == set(scale_map.invariant)
+    assert rows.loc["all"].norm ** 2 == pytest.approx((layers.norm**2).sum())
 
 
 @pytest.mark.parametrize("steps", [8, 10], ids=["between epochs", "in an epoch"])
@@ -627,7 +629,7 @@ def test_bad_arguments_are_refused(make_task):
 
 
 def test_an_epochs_end_has_the_rates_of_its_last_step() -> None:
-    """A scheduler that has gone on before the loop calls end_epoch does not change what is recorded."""
+    """A scheduler that has moved on before the loop calls end_epoch does not change what is recorded."""
     weight = torch.nn.Parameter(torch.randn(4, 3))
     optimizer = torch.optim.SGD([weight], lr=0.1, weight_decay=1e-2)
     with Monitor(torch.nn.ParameterList([weight]), optimizer, batch_size=1, samples=100, every_steps=1) as monitor:

@@ -56,7 +56,9 @@ def test_what_is_not_dense_is_summed_another_way():
     assert type(sums_for(weights)) is FlatSums
 
 
-def trained(make_task, optimizer_of, *, device: str, bad: set[int] = frozenset(), scaler: bool = False) -> pd.DataFrame:
+def record_run(
+    make_task, optimizer_of, *, device: str, bad: set[int] = frozenset(), scaler: bool = False
+) -> pd.DataFrame:
     """Records of nine steps; the loss of a step in `bad` is made infinite, which the scaler skips."""
     task = make_task()
     task.model.to(device)
@@ -87,6 +89,6 @@ def test_a_scaled_run_has_the_records_of_the_cpu(make_task, kind, fused):
     def on_cpu(weights: list[nn.Parameter]) -> torch.optim.Optimizer:
         return kind(weights, weight_decay=5e-3, foreach=False, **settings)
 
-    found = trained(make_task, on_gpu, device="cuda", bad={3, 6, 8}, scaler=True)
-    expected = trained(make_task, on_cpu, device="cpu", bad={3, 6, 8})
-    pd.testing.assert_frame_equal(found, expected, rtol=2e-2, atol=1e-5)
+    records = record_run(make_task, on_gpu, device="cuda", bad={3, 6, 8}, scaler=True)
+    expected = record_run(make_task, on_cpu, device="cpu", bad={3, 6, 8})
+    pd.testing.assert_frame_equal(records, expected, rtol=2e-2, atol=1e-5)

@@ -100,10 +100,10 @@ def test_every_column_is_the_measure_of_its_name(make_task, variant, closure):
             names = list(oracle.named) if layer == "all" else [layer]
             expected = oracle.expected(step, names, optimizer.param_groups[0])
             for column, value in expected.items():
-                found = records.loc[(step, layer), column]
+                value = records.loc[(step, layer), column]
                 # The leak of a scale-invariant weight is rounding noise.
                 close = pytest.approx(value, rel=1e-4, abs=1e-5 if column == "radial" else 0, nan_ok=True)
-                assert found == close, (step, layer, column)
+                assert value == close, (step, layer, column)
 
 
 def test_epoch_angles_span_an_epoch_of_n_over_b_steps(make_task):
@@ -210,6 +210,6 @@ def test_other_types_of_weights(make_task, dtype):
     rows = monitor.records.set_index(["step", "layer"])
     for step in range(4):
         w, b = (oracle.seen[step][key]["body.1.conv.weight"] for key in ("before", "after"))
-        found = rows.loc[(step, "body.1.conv.weight"), "step_angle"]
-        assert found == pytest.approx(measures.angle(w, b), rel=1e-9 if dtype == torch.float64 else 1e-3)
-        assert np.isfinite(found)
+        value = rows.loc[(step, "body.1.conv.weight"), "step_angle"]
+        assert value == pytest.approx(measures.angle(w, b), rel=1e-9 if dtype == torch.float64 else 1e-3)
+        assert np.isfinite(value)

@@ -16,7 +16,7 @@ import torch
 
 from isogon import Recipe
 from isogon.dynamics import SCHEMA, Monitor, RunFolder, read, read_epochs, read_run
-from isogon.dynamics.record._tables import joined, table
+from isogon.dynamics.record._tables import join_tables, table
 from isogon.errors import ArgumentError
 
 
@@ -47,17 +47,17 @@ def test_a_continued_folder_holds_both_runs(tmp_path):
     first.close()
     second = RunFolder(tmp_path)
     second(rows(range(5, 15), norm=2.0))  # resumed from a checkpoint at step 5
-    for found in (read(tmp_path), (second.close(), read(tmp_path))[1]):
-        assert found.step.tolist() == [s for s in range(15) for _ in range(2)]
-        assert found.norm.tolist() == [1.0] * 10 + [2.0] * 20
+    for records in (read(tmp_path), (second.close(), read(tmp_path))[1]):
+        assert records.step.tolist() == [s for s in range(15) for _ in range(2)]
+        assert records.norm.tolist() == [1.0] * 10 + [2.0] * 20
 
 
 def test_a_step_in_two_pieces_becomes_one_row():
     """Its own norm, from before it moved, goes before the one at the epoch's end."""
-    one, two = rows(range(1), step_angle=0.1, norm=1.0), rows(range(1), epoch_angle=0.5, norm=1.1)
-    found = joined([one, two])
-    assert found[["step_angle", "epoch_angle", "norm"]].values.tolist() == [[0.1, 0.5, 1.0]] * 2
-    assert found.dtypes.tolist() == [pd.Series(dtype=kind).dtype for kind in SCHEMA.values()]
+    step_part, epoch_part = rows(range(1), step_angle=0.1, norm=1.0), rows(range(1), epoch_angle=0.5, norm=1.1)
+    whole = join_tables([step_part, epoch_part])
+    assert whole[["step_angle", "epoch_angle", "norm"]].values.tolist() == [[0.1, 0.5, 1.0]] * 2
+    assert whole.dtypes.tolist() == [pd.Series(dtype=kind).dtype for kind in SCHEMA.values()]
 
 
 def test_what_is_no_record_is_refused(tmp_path):
@@ -125,11 +125,11 @@ def test_a_killed_process_loses_an_epoch_at_most(tmp_path):
         os.kill(process.pid, signal.SIGKILL)
     last = [int(line) for line in process.stdout.read().split()]
     process.wait()
-    made = max([43, *last[:-1]])  # the last line may be cut short
-    found = read(run)
-    assert found.step.max() >= made - 5 - 1
-    assert sorted(found.step.unique()) == list(range(found.step.max() + 1))
-    assert found.query("layer == 'all'").epoch_angle.notna().sum() == (found.step.max() + 1) // 5
+    steps_made = max([43, *last[:-1]])  # the last line may be cut short
+    records = read(run)
+    assert records.step.max() >= steps_made - 5 - 1
+    assert sorted(records.step.unique()) == list(range(records.step.max() + 1))
+    assert records.query("layer == 'all'").epoch_angle.notna().sum() == (records.step.max() + 1) // 5
 
 
 def test_a_folder_killed_while_it_merged_is_read_as_one(tmp_path):
@@ -142,8 +142,8 @@ def test_a_folder_killed_while_it_merged_is_read_as_one(tmp_path):
     pd.testing.assert_frame_equal(read(tmp_path), whole)
 
 
-def test_a_run_that_begins_anew_in_a_used_folder_leaves_the_first_one_whole(make_task, tmp_path):
-    def watched(lr, epochs, state=None):
+def test_a_run_that_starts_again_in_a_used_folder_leaves_the_first_one_whole(make_task, tmp_path):
+    def watch(lr, epochs, state=None):
         task = make_task(width=4, samples=64)
         optimizer = torch.optim.SGD(task.parameters, lr=lr, weight_decay=1e-3)
         sinks = [RunFolder(tmp_path / "run")]
@@ -153,17 +153,17 @@ def test_a_run_that_begins_anew_in_a_used_folder_leaves_the_first_one_whole(make
             task.train(optimizer, 4 * epochs)
         return monitor.state_dict()
 
-    watched(0.1, 3)
+    watch(0.1, 3)
     first = read(tmp_path / "run")
-    with pytest.warns(UserWarning, match="holds another run, and this one begins at step 0"):
-        state = watched(0.01, 1)
+    with pytest.warns(UserWarning, match="holds another run, and this one starts at step 0"):
+        state = watch(0.01, 1)
     assert read(tmp_path / "run").lr.unique().tolist() == [0.01]
     assert read_epochs(tmp_path / "run").epoch.tolist() == [0]
     pd.testing.assert_frame_equal(read(tmp_path / "run" / "earlier-1"), first)
     assert read_epochs(tmp_path / "run" / "earlier-1").epoch.tolist() == [0, 1, 2]
     assert [read_run(tmp_path / "run" / part)["recipe"]["lr"] for part in (".", "earlier-1")] == [0.01, 0.1]
-    # From a state, even one taken when the monitor was closed, it goes on.
-    watched(0.01, 2, state)
+    # From a state, even one taken when the monitor was closed, it resumes.
+    watch(0.01, 2, state)
     assert read(tmp_path / "run").step.unique().tolist() == list(range(12))
     with pytest.warns(UserWarning, match="earlier-2"):
-        watched(0.3, 1)
+        watch(0.3, 1)

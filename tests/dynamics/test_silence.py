@@ -1,4 +1,4 @@
-"""Where theory is silent: everything is measured, nothing predicted, and the report says so first, and why."""
+"""Where theory is silent: everything is measured, nothing predicted, and the report states that first, and why."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ MODELS = {
 }
 
 
-def trained(model: nn.Module, optimizer: torch.optim.Optimizer, x: torch.Tensor, steps: int = 8, **options) -> Monitor:
+def train(model: nn.Module, optimizer: torch.optim.Optimizer, x: torch.Tensor, steps: int = 8, **options) -> Monitor:
     y = torch.arange(len(x)) % 4
     with Monitor(model, optimizer, **MADE, every_steps=1, **options) as monitor:
         for _ in range(steps):
@@ -70,7 +70,7 @@ def test_every_model_is_measured_and_the_report_says_first_that_theory_is_silent
     model(x)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.1)
     with pytest.warns(UserWarning, match=f"Angles are measured without a law: .*{reason}"):
-        monitor = trained(model, optimizer, x, inputs=x[:4], sinks=[RunFolder(tmp_path / "run")])
+        monitor = train(model, optimizer, x, inputs=x[:4], sinks=[RunFolder(tmp_path / "run")])
     records = monitor.records
     weights = [name for name, p in model.named_parameters() if p.dim() >= 2]
     assert sorted(records.layer.unique()) == sorted([*weights, "all"])
@@ -100,8 +100,8 @@ def test_the_reason_is_looked_for_where_nobody_gave_one(make_task):
             Monitor(task.model, optimizer, batch_size=32, samples=256, every_steps=1) as monitor,
         ):
             task.train(optimizer, 12)
-        (found,) = [one for one in findings(monitor.records, None) if one.name == "no_law"]
-        assert reason in found.advice
+        (finding,) = [each for each in findings(monitor.records, None) if each.name == "no_law"]
+        assert reason in finding.advice
 
 
 class Language(nn.Module):
@@ -127,9 +127,9 @@ def test_a_language_model_without_a_map_is_not_taken_for_one_with_a_law(seed, tm
             optimizer.zero_grad()
             nn.functional.cross_entropy(model(x).flatten(0, 1), x.flatten()).backward()
             optimizer.step()
-    found = summarise(tmp_path / "run").findings
-    assert [one.name for one in found] == ["no_law"]
-    assert "no weight passes for scale-invariant" in found[0].advice
+    all_findings = summarise(tmp_path / "run").findings
+    assert [finding.name for finding in all_findings] == ["no_law"]
+    assert "no weight passes for scale-invariant" in all_findings[0].advice
 
 
 def test_without_a_map_a_large_head_is_hardly_ever_part_of_all():
@@ -168,7 +168,7 @@ def test_findings_without_a_recipe_are_on_the_page(make_task, tmp_path):
 @pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.AdamW])
 @pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
 def test_a_bias_before_batch_norm_is_rounding_noise_and_no_problem(kind, precision):
-    """Its gradient points anywhere; that is no leak of a weight which the law would speak of."""
+    """Its gradient points anywhere; that is no leak of a weight to which the law would apply."""
     torch.manual_seed(0)
     model = nn.Sequential()
     for place, channels in enumerate((1, 24, 24)):
@@ -193,10 +193,10 @@ def test_a_bias_before_batch_norm_is_rounding_noise_and_no_problem(kind, precisi
     assert len(biases) == 3
     assert last.loc[biases].predicted_step_angle.isna().all()
     assert last.drop(index=biases).predicted_step_angle.notna().all()
-    found = findings(monitor.records, Recipe.from_optimizer(optimizer, batch_size=64, samples=256))
-    assert "problem" not in {one.severity for one in found if one.layer in biases}
-    assert {one.layer for one in found if one.name == "without_effect"} == set(biases)
-    assert all("can be left out" in one.advice for one in found if one.name == "without_effect")
+    all_findings = findings(monitor.records, Recipe.from_optimizer(optimizer, batch_size=64, samples=256))
+    assert "problem" not in {finding.severity for finding in all_findings if finding.layer in biases}
+    assert {finding.layer for finding in all_findings if finding.name == "without_effect"} == set(biases)
+    assert all("can be left out" in finding.advice for finding in all_findings if finding.name == "without_effect")
 
 
 def test_what_makes_up_all_stays_the_same_from_first_to_last():
@@ -214,7 +214,7 @@ def test_what_makes_up_all_stays_the_same_from_first_to_last():
         return gradient - (gradient * w).sum() / w.square().sum() * w if len(seen) <= 2 else gradient
 
     head.weight.register_hook(tangent)
-    monitor = trained(model, optimizer, torch.randn(64, 512), steps=20)
+    monitor = train(model, optimizer, torch.randn(64, 512), steps=20)
     norm = monitor.records.pivot(index="step", columns="layer", values="norm")
     np.testing.assert_allclose(norm["all"], np.hypot(norm["0.weight"], norm["3.weight"]), rtol=1e-6)
     law = monitor.records.pivot(index="step", columns="layer", values="predicted_step_angle")

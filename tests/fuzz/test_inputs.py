@@ -53,7 +53,7 @@ class TooLong(BaseException):
 
 
 @contextlib.contextmanager
-def limited() -> Iterator[None]:
+def limit_resources() -> Iterator[None]:
     """At most so many seconds, and so much memory more than the process has at the start."""
 
     def over(*_):
@@ -80,7 +80,7 @@ def call(arguments: list[str], about: str) -> int:
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
         warnings.catch_warnings(),
-        limited(),
+        limit_resources(),
     ):
         warnings.simplefilter("ignore")
         try:
@@ -92,12 +92,12 @@ def call(arguments: list[str], about: str) -> int:
             pytest.fail(f"{about}: {arguments} took more than {MOST_SECONDS} s")
         except BaseException as error:
             pytest.fail(f"{about}: {arguments} raised {type(error).__name__}: {error}")
-    said = out.getvalue() + err.getvalue()
+    output = out.getvalue() + err.getvalue()
     assert code in (0, 1, 2), f"{about}: {arguments} ended with {code}"
-    assert "Traceback" not in said, f"{about}: {arguments} printed a traceback"
-    assert "did not foresee" not in said, f"{about}: {arguments} was caught by the last guard alone: {said[-500:]}"
-    assert "not enough memory" not in said, f"{about}: {arguments} wanted more memory than any case may"
-    assert SECRET not in said, f"{about}: {arguments} printed a password"
+    assert "Traceback" not in output, f"{about}: {arguments} printed a traceback"
+    assert "did not foresee" not in output, f"{about}: {arguments} was caught by the last guard alone: {output[-500:]}"
+    assert "not enough memory" not in output, f"{about}: {arguments} wanted more memory than any case may"
+    assert SECRET not in output, f"{about}: {arguments} printed a password"
     if code == 2:
         assert len(err.getvalue().splitlines()) == 1, f"{about}: {arguments} said {err.getvalue()!r}"
         assert err.getvalue().strip().isprintable(), f"{about}: {arguments} said {err.getvalue()!r}"
@@ -144,33 +144,37 @@ RECIPE = {"--lr": "0.1", "--wd": "5e-4", "--batch": "128", "--samples": "50000",
 
 def recipe_arguments(chance: random.Random, folder: Path) -> list[str]:
     command = chance.choice(("transfer", "predict"))
-    given = {**RECIPE, "--momentum": "0.9", "--optimizer": chance.choice(("sgd", "adamw", "lion", "muon", "nesterov"))}
+    options = {
+        **RECIPE,
+        "--momentum": "0.9",
+        "--optimizer": chance.choice(("sgd", "adamw", "lion", "muon", "nesterov")),
+    }
     more = {
         "transfer": {"--to": "batch=512", "--solve": "wd", "--within": "2", "--beta2": "0.99"},
         "predict": {"--schedule": "step:30,60/10", "--init-norm": "2", "--unit-grad-sq": "3"},
     }[command]
-    given |= {name: value for name, value in more.items() if chance.random() < 0.6}
+    options |= {name: value for name, value in more.items() if chance.random() < 0.6}
     for _ in range(chance.randint(1, 3)):
-        name = chance.choice(list(given))
+        name = chance.choice(list(options))
         kind = chance.randrange(4)
         if kind == 0:
-            given[name] = odd(chance)
+            options[name] = odd(chance)
         elif kind == 1:
-            given[name] = given[name].replace(chance.choice(given[name] or "x"), odd(chance)[:20])
+            options[name] = options[name].replace(chance.choice(options[name] or "x"), odd(chance)[:20])
         elif kind == 2:
-            given[name] = f"{chance.uniform(-1, 2):.3g}e{chance.randint(-30, 30)}"
+            options[name] = f"{chance.uniform(-1, 2):.3g}e{chance.randint(-30, 30)}"
         else:
-            del given[name]
-            given = given or dict(RECIPE)
+            del options[name]
+            options = options or dict(RECIPE)
     if chance.random() < 0.2:
         file = folder / "recipe.toml"
         good = b'optimizer = "sgd"\nlr = 0.1\nweight_decay = 0.0005\nbatch_size = 128\nsamples = 50000\nepochs = 90\n'
         file.write_bytes(damaged_bytes(good, chance))
-        given = {"--recipe": str(file)}
+        options = {"--recipe": str(file)}
         if command == "transfer":
-            given["--to"] = "batch=512"
-    words = [command, *(word for pair in given.items() for word in pair)]
-    return [*words, "--json"] if chance.random() < 0.3 else words
+            options["--to"] = "batch=512"
+    arguments = [command, *(word for pair in options.items() for word in pair)]
+    return [*arguments, "--json"] if chance.random() < 0.3 else arguments
 
 
 def fuzz_recipes(chance: random.Random, folder: Path, about: str) -> None:
@@ -225,7 +229,7 @@ def fuzz_studies(chance: random.Random, folder: Path, about: str) -> None:
     file = folder / "study.toml"
     file.write_bytes("\n".join(lines).encode("utf-8", "replace"))
     try:
-        with limited():
+        with limit_resources():
             Study.read(file)
     except IsogonError as error:
         check_sentence(error, about)
@@ -250,7 +254,7 @@ def fuzz_configs(chance: random.Random, folder: Path, about: str) -> None:
     text = json.dumps(content).encode()
     (folder / "config.json").write_bytes(damaged_bytes(text, chance) if chance.random() < 0.3 else text)
     try:
-        with limited(), warnings.catch_warnings():
+        with limit_resources(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             config = Config.from_dict(read_json(folder / "config.json", "config"))
             assert config.name == os.path.basename(config.name), f"{about}: {config.name}"
@@ -343,7 +347,7 @@ def fuzz_data_files(chance: random.Random, folder: Path, about: str) -> None:
         name, root = f"npz:{folder}/set.{kind}", None
     loading._read.cache_clear()
     try:
-        with limited(), warnings.catch_warnings():
+        with limit_resources(), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             loading.load(name, root)
     except IsogonError as error:

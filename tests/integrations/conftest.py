@@ -11,7 +11,7 @@ from torch.utils.data import TensorDataset
 
 
 @pytest.fixture(autouse=True)
-def _one_thread() -> Iterator[None]:
+def _use_one_thread() -> Iterator[None]:
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     yield

@@ -80,10 +80,10 @@ def test_a_training_is_recorded_and_left_as_it_was(make_net, data, trainer, tmp_
         def on_train_batch_end(self, trainer, *_):
             seen.append(hooks(trainer.optimizers[0]))
 
-    one = trainer(Spy(), callback)
-    one.fit(module, DataLoader(data, BATCH), DataLoader(data, BATCH))
+    training = trainer(Spy(), callback)
+    training.fit(module, DataLoader(data, BATCH), DataLoader(data, BATCH))
     assert set(seen) == {2}
-    assert hooks(one.optimizers[0]) == 0
+    assert hooks(training.optimizers[0]) == 0
     monitor = callback.monitor
     assert (monitor.batch_size, monitor.samples) == (BATCH, 64)
     records = monitor.records
@@ -117,10 +117,10 @@ def test_it_measures_what_a_plain_loop_measures(make_net, data, trainer):
 @pytest.mark.parametrize(("log", "layers"), [("all", {"all"}), ("layers", {"net.0.weight", "net.3.weight", "all"})])
 def test_the_newest_angles_are_logged(make_net, data, trainer, log, layers):
     callback = IsogonCallback(every_steps=1, inputs=data.tensors[0], log=log)
-    one = trainer(callback)
-    one.fit(Classifier(make_net()), DataLoader(data, BATCH))
+    training = trainer(callback)
+    training.fit(Classifier(make_net()), DataLoader(data, BATCH))
     last = callback.monitor.records.query(f"step == {2 * STEPS - 1}").set_index("layer")
-    logged = {name: float(v) for name, v in one.callback_metrics.items() if name.startswith("isogon/")}
+    logged = {name: float(v) for name, v in training.callback_metrics.items() if name.startswith("isogon/")}
     wanted = {
         f"isogon/{layer}/{angle}": pytest.approx(last.loc[layer, angle], rel=1e-6)
         for layer in layers
@@ -131,9 +131,9 @@ def test_the_newest_angles_are_logged(make_net, data, trainer, log, layers):
 
 
 def test_nothing_is_logged_where_nothing_is_asked_for(make_net, data, trainer):
-    one = trainer(IsogonCallback(log="none"))
-    one.fit(Classifier(make_net()), DataLoader(data, BATCH))
-    assert set(one.callback_metrics) == {"loss"}
+    training = trainer(IsogonCallback(log="none"))
+    training.fit(Classifier(make_net()), DataLoader(data, BATCH))
+    assert set(training.callback_metrics) == {"loss"}
     with pytest.raises(ArgumentError, match="log must be one of all, layers, none"):
         IsogonCallback(log="some")
 
@@ -151,10 +151,10 @@ def test_nothing_is_logged_where_nothing_is_asked_for(make_net, data, trainer):
 )
 def test_batch_and_epoch_are_the_trainers(make_net, data, trainer, loader, options, batch_size, samples):
     callback = IsogonCallback(every_steps=1)
-    one = trainer(callback, **options)
-    one.fit(Classifier(make_net()), DataLoader(data, **loader))
+    training = trainer(callback, **options)
+    training.fit(Classifier(make_net()), DataLoader(data, **loader))
     assert (callback.monitor.batch_size, callback.monitor.samples) == (batch_size, samples)
-    assert callback.monitor.records.step.max() + 1 == one.global_step
+    assert callback.monitor.records.step.max() + 1 == training.global_step
     assert callback.monitor.epochs.epoch.tolist() == [0, 1]
 
 
@@ -185,10 +185,10 @@ def test_a_training_that_dies_leaves_no_hooks_and_keeps_its_rows(make_net, data,
                 raise ZeroDivisionError
             return super().training_step(batch, index)
 
-    one = trainer(IsogonCallback(every_steps=1, folder=tmp_path / "run"))
+    training = trainer(IsogonCallback(every_steps=1, folder=tmp_path / "run"))
     with pytest.raises(ZeroDivisionError):
-        one.fit(Dying(make_net()), DataLoader(data, BATCH))
-    assert hooks(one.optimizers[0]) == 0
+        training.fit(Dying(make_net()), DataLoader(data, BATCH))
+    assert hooks(training.optimizers[0]) == 0
     assert read(tmp_path / "run").step.unique().tolist() == [0, 1]
 
 

@@ -61,12 +61,12 @@ def test_tensorboard_shows_every_number_at_its_step(train, tmp_path, given):
 
     writer = tensorboard.SummaryWriter(str(tmp_path)) if given == "writer" else None
     records = train(TensorBoardSink(writer or tmp_path))
-    found, wanted = in_event_files(tmp_path), numbers(records)
-    assert len(wanted) > 100
-    assert found.keys() == wanted.keys()
-    assert ("isogon/all/step_angle", STEPS - 1) in found
-    for place, value in wanted.items():
-        assert found[place] == pytest.approx(value, rel=1e-6, abs=1e-30), place
+    shown, expected = in_event_files(tmp_path), numbers(records)
+    assert len(expected) > 100
+    assert shown.keys() == expected.keys()
+    assert ("isogon/all/step_angle", STEPS - 1) in shown
+    for place, value in expected.items():
+        assert shown[place] == pytest.approx(value, rel=1e-6, abs=1e-30), place
     if writer is not None:
         writer.add_scalar("mine", 1.0, 0)  # still the user's
         writer.close()
@@ -126,14 +126,16 @@ def in_wandb_files(folder: Path) -> dict[tuple[str, int], float]:
     """What was logged, by name and our own step, in every run under `folder`."""
     from wandb.proto import wandb_internal_pb2
 
-    found = {}
+    numbers = {}
     for data in (file.read_bytes() for file in folder.rglob("*.wandb")):
         for content in log_records(data):
             record = wandb_internal_pb2.Record.FromString(content)
             row = {item.key or "/".join(item.nested_key): item.value_json for item in record.history.item}
             if (step := row.pop("isogon/step", None)) is not None:
-                found |= {(name, int(step)): float(value) for name, value in row.items() if name.startswith("isogon/")}
-    return found
+                numbers |= {
+                    (name, int(step)): float(value) for name, value in row.items() if name.startswith("isogon/")
+                }
+    return numbers
 
 
 @pytest.mark.parametrize("given", ["run", "active", "nothing"])
@@ -150,7 +152,7 @@ def test_wandb_logs_every_number_against_our_step(train, tmp_path, offline, give
         assert offline.run is run
         run.finish()
     offline.teardown()  # its service may still be writing
-    found, wanted = in_wandb_files(tmp_path), numbers(records)
-    assert found.keys() == wanted.keys()
-    for place, value in wanted.items():
-        assert found[place] == pytest.approx(value), place
+    shown, expected = in_wandb_files(tmp_path), numbers(records)
+    assert shown.keys() == expected.keys()
+    for place, value in expected.items():
+        assert shown[place] == pytest.approx(value), place

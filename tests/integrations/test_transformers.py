@@ -83,11 +83,11 @@ class Spy(TrainerCallback):
 
 def test_a_training_is_recorded_and_left_as_it_was(trainer, tmp_path):
     callback = IsogonCallback(every_steps=1, folder=tmp_path / "run")
-    one, spy = trainer(callback), Spy()
-    one.add_callback(spy)
-    one.train()
+    training, spy = trainer(callback), Spy()
+    training.add_callback(spy)
+    training.train()
     assert spy.hooks == {2}
-    assert hooks(one.optimizer) == 0
+    assert hooks(training.optimizer) == 0
     monitor = callback.monitor
     assert (monitor.batch_size, monitor.samples) == (BATCH * ACCUMULATED, 24)
     records = monitor.records

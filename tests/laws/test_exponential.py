@@ -47,7 +47,7 @@ def run(schedule, steps, *, correct=True, momentum=MU, buffer=None, decoupled=Fa
     return np.array(out)
 
 
-def apart(a, b):
+def distance(a, b):
     return np.linalg.norm(a - b, axis=1)
 
 
@@ -58,7 +58,7 @@ HORIZON = 200
 def test_the_horizon():
     """How far rounding alone can take two equal runs apart: chaos of the loss, not of the method."""
     nudged = run(CONSTANT, HORIZON, buffer=np.full(8, 1e-15))
-    assert apart(nudged, run(CONSTANT, HORIZON)).max() < 1e-11
+    assert distance(nudged, run(CONSTANT, HORIZON)).max() < 1e-11
 
 
 @pytest.mark.parametrize(
@@ -77,7 +77,7 @@ def test_the_horizon():
 def test_the_same_networks_without_weight_decay(ordinary, make):
     without = make(ordinary, momentum=MU)
     assert np.all(without.weight_decay(np.arange(5)) == 0)
-    assert apart(run(ordinary, HORIZON), run(without, HORIZON)).max() < 1e-10
+    assert distance(run(ordinary, HORIZON), run(without, HORIZON)).max() < 1e-10
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.5, 0.95])
@@ -85,19 +85,19 @@ def test_any_momentum(momentum):
     ordinary = schedules.step_decay(0.1, 1e-3, [50, 90], 3)
     for make in (schedules.texp, schedules.texp_plus):
         without = make(ordinary, momentum=momentum)
-        assert apart(run(ordinary, 120, momentum=momentum), run(without, 120, momentum=momentum)).max() < 1e-10
+        assert distance(run(ordinary, 120, momentum=momentum), run(without, 120, momentum=momentum)).max() < 1e-10
 
 
 def test_uncorrected_texp_is_measurably_off():
     corrected, bare = (run(schedules.texp(STEPWISE, momentum=MU), HORIZON, correct=c) for c in (True, False))
     reference = run(STEPWISE, HORIZON)
-    assert apart(bare, reference).max() > 1e-4 > 1e5 * apart(corrected, reference).max()
+    assert distance(bare, reference).max() > 1e-4 > 1e5 * distance(corrected, reference).max()
 
 
 def test_texp_plus_takes_any_first_buffer():
     buffer = np.random.default_rng(5).standard_normal(8)
     without = schedules.texp_plus(STEPWISE, momentum=MU)
-    assert apart(run(STEPWISE, HORIZON, buffer=buffer), run(without, HORIZON, buffer=buffer)).max() < 1e-10
+    assert distance(run(STEPWISE, HORIZON, buffer=buffer), run(without, HORIZON, buffer=buffer)).max() < 1e-10
 
 
 def test_texp_minus_is_weight_decay_divided_instead():
@@ -109,14 +109,14 @@ def test_texp_minus_is_weight_decay_divided_instead():
         ]
     )
     without = schedules.texp_minus(STEPWISE, momentum=MU)
-    assert apart(run(divided, HORIZON), run(without, HORIZON)).max() < 1e-10
+    assert distance(run(divided, HORIZON), run(without, HORIZON)).max() < 1e-10
     # no instant drop: one step into a phase the rate is at least what it was
     assert without.log_lr(60) > without.log_lr(59)
     assert schedules.texp(STEPWISE, momentum=MU).log_lr(60) < schedules.texp(STEPWISE, momentum=MU).log_lr(59)
 
 
 def test_growth_is_the_papers():
-    """Figure 1: 1.481 an epoch of 391 steps at η = 0.1, λ = 5e-4, μ = 0.9; equations 6 and 9."""
+    """Figure 1: 1.481 per epoch of 391 steps at η = 0.1, λ = 5e-4, μ = 0.9; equations 6 and 9."""
     schedule = schedules.texp(schedules.step_decay(0.1, 5e-4, [1000]), momentum=0.9)
     assert np.exp(schedule.log_lr(391) - schedule.log_lr(0)) == pytest.approx(1.481, abs=5e-4)
     p = [1 - motion.slow.real for motion in schedule.motions]
@@ -150,7 +150,7 @@ def test_texp_plus_comes_close_to_texp_within_the_bound():
     difference = np.abs(np.expm1(growth[0] - growth[1]))
     bound = exponential.closeness_bound(inside, largest_intrinsic_lr=5e-5, momentum=0.9)
     assert np.all(difference <= bound + 1e-15)
-    assert difference.max() > 0.3 * bound[0]  # the bound says something
+    assert difference.max() > 0.3 * bound[0]  # the bound is not empty
     assert exponential.closeness_bound(1, largest_intrinsic_lr=5e-5, momentum=0.9) == pytest.approx(0.0015)
 
 
@@ -169,7 +169,7 @@ def test_sgdw_without_decay():
     ordinary = schedules.warmup(schedules.cosine(0.2, 0.05, 300), 10, start=0.2)
     without = schedules.sgdw_form(ordinary, momentum=MU)
     with_decay = run(ordinary, HORIZON, decoupled=True)
-    assert apart(with_decay, run(without, HORIZON)).max() < 1e-10
+    assert distance(with_decay, run(without, HORIZON)).max() < 1e-10
 
 
 def test_adamw_without_decay():
@@ -188,8 +188,8 @@ def test_adamw_without_decay():
         return np.array(out)
 
     with_decay = adam(lambda _: 0.02, 0.5, *betas)
-    assert apart(with_decay, adam(lambda s: float(without.lr(s)), 0.0, *without.adam_betas)).max() < 1e-10
-    assert apart(with_decay, adam(lambda s: float(without.lr(s)), 0.0, *betas)).max() > 1e-3
+    assert distance(with_decay, adam(lambda s: float(without.lr(s)), 0.0, *without.adam_betas)).max() < 1e-10
+    assert distance(with_decay, adam(lambda s: float(without.lr(s)), 0.0, *betas)).max() > 1e-3
 
 
 def test_balanced_decays_make_the_same_angles_at_one_norm():

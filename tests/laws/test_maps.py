@@ -76,7 +76,7 @@ def random_loss(seed, dim=6):
 
 @given(seed=st.integers(0, 10**6), momentum=st.floats(0, 0.95), lr=st.floats(0.01, 0.5))
 def test_norm_growth_is_an_identity(seed, momentum, lr):
-    """Theorem C.1 with its signs mended, on any scale-invariant loss, from any two first points."""
+    """Theorem C.1 with its signs corrected, on any scale-invariant loss, from any two first points."""
     gradient, w = random_loss(seed)
     before = w + 0.1 * np.random.default_rng(seed + 1).standard_normal(w.shape)
     path = [before, w]
@@ -133,13 +133,13 @@ def test_gradient_descent_with_decay_is_chaotic_near_the_optimum():
     """Figure 5a: η = 0.1, λ = 0.5; two starts 1e-9 apart end far apart, and without decay they do not."""
     starts = np.array([[0.1, 1.0], [0.1 + 1e-9, 1.0]])
 
-    def apart(weight_decay):
+    def distance(weight_decay):
         path = maps.heavy_ball(maps.ratio_gradient, starts, lr=0.1, weight_decay=weight_decay, steps=2000)
         angle = np.arctan2(path[..., 0], np.abs(path[..., 1]))
         return np.abs(angle[:, 0] - angle[:, 1]).max(), path
 
-    chaotic, path = apart(0.5)
-    calm, calm_path = apart(0.0)
+    chaotic, path = distance(0.5)
+    calm, calm_path = distance(0.0)
     assert chaotic > 0.1
     assert calm < 1e-6
     losses = maps.ratio_loss(path[:, 0])

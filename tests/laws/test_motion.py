@@ -51,7 +51,7 @@ def noise_process(optimizer, x, momentum, beta2, shape, rng):
         yield w / np.linalg.norm(w)
 
 
-def measured_decorrelation(process, burn_in, steps, every=5):
+def measure_decorrelation(process, burn_in, steps, every=5):
     """Mean of 1 − cos between directions LAGS steps apart."""
     for _ in range(burn_in):
         next(process)
@@ -83,14 +83,14 @@ def measured_decorrelation(process, burn_in, steps, every=5):
 )
 def test_the_law_holds_for_gradient_noise(optimizer, x, momentum, beta2):
     process = noise_process(optimizer, x, momentum, beta2, (6000,), np.random.default_rng(0))
-    measured = measured_decorrelation(process, burn_in=1500, steps=6000)
+    measured = measure_decorrelation(process, burn_in=1500, steps=6000)
     predicted = law(optimizer, lr=x, weight_decay=1.0, momentum=momentum, beta2=beta2).decorrelation(LAGS)
     np.testing.assert_allclose(measured, predicted, rtol=0.01)
 
 
 def test_muon_is_near_its_law_and_says_so():
     process = noise_process("muon", 2e-3, 0.95, None, (40, 40), np.random.default_rng(0))
-    measured = measured_decorrelation(process, burn_in=1000, steps=3000)
+    measured = measure_decorrelation(process, burn_in=1000, steps=3000)
     motion = law("muon", lr=2e-3, weight_decay=1.0, momentum=0.95)
     assert motion.approximate
     ratio = measured / motion.decorrelation(LAGS)
@@ -147,7 +147,7 @@ def test_correlation_starts_at_one_and_forgets(optimizer):
 
 
 def test_the_papers_numbers():
-    """Wan et al.'s 6.32e-3 and 4.59e-3 rad a step, Yun et al.'s 0.39 rad an epoch, Li and Arora's growth 1.481."""
+    """Wan et al.'s 6.32e-3 and 4.59e-3 rad per step, Yun et al.'s 0.39 rad per epoch, Li and Arora's growth 1.481."""
     assert law("sgd", lr=0.2, weight_decay=1e-4, momentum=0).angle(1) == pytest.approx(6.32e-3, rel=1e-3)
     assert law("sgd", lr=0.2, weight_decay=1e-4, momentum=0.9).angle(1) == pytest.approx(4.59e-3, rel=1e-3)
     assert law("sgd", lr=0.1, weight_decay=2e-4).angle(50_000 / 128) == pytest.approx(0.39, abs=0.005)

@@ -21,7 +21,7 @@ def cells(root):
         return list(csv.DictReader(file))
 
 
-def recipe_of(cell):
+def make_recipe(cell):
     return Recipe(
         lr=float(cell["lr"]),
         weight_decay=float(cell["wd"]),
@@ -32,7 +32,7 @@ def recipe_of(cell):
     )
 
 
-def columns_of(cells):
+def split_columns(cells):
     """(table, panel, N, B) → cells; table 5's columns run over batch sizes."""
     columns = defaultdict(list)
     for cell in cells:
@@ -42,10 +42,10 @@ def columns_of(cells):
 
 
 def test_marked_cells_have_the_stated_tuning_factor_and_no_others_do(cells):
-    assert len(columns_of(cells)) == 152
-    for column in columns_of(cells).values():
+    assert len(split_columns(cells)) == 152
+    for column in split_columns(cells).values():
         for cell in column:
-            has_it = recipe_of(cell).tuning_factor == pytest.approx(STATED[cell["table"]], rel=PRINTED_DIGITS)
+            has_it = make_recipe(cell).tuning_factor == pytest.approx(STATED[cell["table"]], rel=PRINTED_DIGITS)
             assert has_it == (cell["marked"] == "1"), cell
 
 
@@ -54,16 +54,16 @@ def test_the_transfer_rule_finds_the_marked_cell_of_every_column(cells):
     for table in "12346":
         for panel, solve in (("a", "lr"), ("b", "weight_decay")):
             marked = [c for c in cells if (c["table"], c["panel"], c["marked"]) == (table, panel, "1")]
-            start = recipe_of(marked[0])
+            start = make_recipe(marked[0])
             for cell in marked[1:]:
-                target = recipe_of(cell)
+                target = make_recipe(cell)
                 moved = start.transfer(solve=solve, samples=target.samples, batch_size=target.batch_size)
                 assert getattr(moved.recipe, solve) == pytest.approx(getattr(target, solve), rel=1e-9)
 
 
 def test_batch_sizes_are_found_too(cells):
     """Table 5: η and λ fixed, the batch solved for."""
-    marked = [recipe_of(c) for c in cells if c["table"] == "5" and c["marked"] == "1"]
+    marked = [make_recipe(c) for c in cells if c["table"] == "5" and c["marked"] == "1"]
     for target in marked[1:]:
         moved = marked[0].transfer(solve="batch_size", samples=target.samples)
         assert moved.recipe.batch_size == target.batch_size
@@ -72,9 +72,9 @@ def test_batch_sizes_are_found_too(cells):
 def test_the_default_interval_holds_the_best_cell_in_148_of_152_columns(cells):
     """The evidence behind `within=2`: the best printed cell is at most a factor 2 from the rule."""
     hits = 0
-    for column in columns_of(cells).values():
+    for column in split_columns(cells).values():
         best = max(column, key=lambda cell: float(cell["accuracy"] or 0))
-        ratio = recipe_of(best).tuning_factor / STATED[best["table"]]
+        ratio = make_recipe(best).tuning_factor / STATED[best["table"]]
         hits += 0.5 * 0.999 < ratio < 2 * 1.001
     assert hits == 148
 

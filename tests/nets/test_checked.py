@@ -30,7 +30,7 @@ def cases(names, norms):
             yield pytest.param(name, norm, marks=() if quick else pytest.mark.slow, id=f"{name}-{norm}")
 
 
-def checked(name, options, norm, style, verify=False):
+def check_network(name, options, norm, style, verify=False):
     torch.manual_seed(0)
     model = getattr(nets, name)(scale_invariant=style, norm=norm, ghost_batch=4, **options)
     return model, check(model, torch.randn(8, 3, 32, 32), verify=verify)
@@ -39,9 +39,9 @@ def checked(name, options, norm, style, verify=False):
 @pytest.mark.parametrize(("name", "norm"), cases(INVARIANT, NORMS))
 def test_scale_invariant_variants_are_and_published_ones_are_not(name, norm):
     for style in ("affine", "plain"):
-        _, found = checked(name, INVARIANT[name], norm, style)
-        assert found.is_invariant, str(found)
-    _, published = checked(name, INVARIANT[name], norm, False)
+        _, scale_map = check_network(name, INVARIANT[name], norm, style)
+        assert scale_map.is_invariant, str(scale_map)
+    _, published = check_network(name, INVARIANT[name], norm, False)
     assert published.verdict == "not invariant"
 
 
@@ -49,14 +49,14 @@ def test_scale_invariant_variants_are_and_published_ones_are_not(name, norm):
 @pytest.mark.parametrize("style", [False, "affine", "plain"])
 @pytest.mark.parametrize("name", GATED)
 def test_gated_networks_are_not_but_their_convolutions_are_alone(name, style):
-    model, found = checked(name, GATED[name], "batch", style)
-    assert found.verdict == "not invariant"
+    model, scale_map = check_network(name, GATED[name], "batch", style)
+    assert scale_map.verdict == "not invariant"
     convolutions = {n for n, p in model.named_parameters() if p.ndim == 4 and "gate" not in n}
-    assert convolutions <= set(found.invariant)
+    assert convolutions <= set(scale_map.invariant)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [*INVARIANT, *GATED])
 def test_measurement_agrees(name):
-    _, found = checked(name, {**INVARIANT, **GATED}[name], "batch", "affine", verify=True)
-    assert found.disagreements == ()
+    _, scale_map = check_network(name, {**INVARIANT, **GATED}[name], "batch", "affine", verify=True)
+    assert scale_map.disagreements == ()

@@ -40,7 +40,7 @@ def example(factory, batch=8):
 
 
 @functools.cache
-def converted(factory, style):
+def convert_once(factory, style):
     """The model, its inputs and what `convert` made of it; no test may change them."""
     model, inputs = example(factory)
     return model, inputs, convert(model, *inputs, style=style)
@@ -72,7 +72,7 @@ def change_on_rescaling(model, inputs, factor=3.0):
 @pytest.mark.parametrize("style", ["affine", "plain"])
 @pytest.mark.parametrize("factory", CONVERTIBLE, ids=lambda f: f.__name__)
 def test_networks_become_invariant(factory, style):
-    model, inputs, done = converted(factory, style)
+    model, inputs, done = convert_once(factory, style)
     assert change_on_rescaling(model, inputs) > 1e-3
     assert done.scale_map.is_invariant
     assert done.scale_map.disagreements == ()
@@ -87,11 +87,11 @@ def test_networks_become_invariant(factory, style):
 
 @pytest.mark.parametrize("factory", CONVERTIBLE, ids=lambda f: f.__name__)
 def test_the_copy_trains_saves_and_exports_and_the_original_is_untouched(factory):
-    model, inputs, done = converted(factory, "affine")
+    model, inputs, done = convert_once(factory, "affine")
     before, _ = example(factory)
     assert model.state_dict().keys() == before.state_dict().keys() <= done.model.state_dict().keys()
     assert all(torch.equal(value, before.state_dict()[name]) for name, value in model.state_dict().items())
-    flags = [{name: p.requires_grad for name, p in one.named_parameters()} for one in (model, before)]
+    flags = [{name: p.requires_grad for name, p in net.named_parameters()} for net in (model, before)]
     assert flags[0] == flags[1]
 
     trained = copy.deepcopy(done.model)
@@ -186,19 +186,19 @@ def test_ghost_batches_keep_weights_and_keys():
     ids=["se_net-affine", "se_net-plain", "transformer_encoder-plain"],
 )
 def test_what_has_no_cure_is_named_and_left(factory, style):
-    _, _, done = converted(factory, style)
+    _, _, done = convert_once(factory, style)
     assert not done.scale_map.is_invariant
     assert any(sentence.startswith("Left as it is:") for sentence in done.changes)
     assert done.scale_map.disagreements == ()
     assert any("without affine before" in sentence for sentence in done.changes)
     # biases that would have to go for nothing stay trainable
-    kept = [n for n, p in done.model.named_parameters() if n.endswith("linear1.bias") or "squeeze.2.bias" in n]
-    assert kept
-    assert all(done.model.get_parameter(name).requires_grad for name in kept)
+    biases = [n for n, p in done.model.named_parameters() if n.endswith("linear1.bias") or "squeeze.2.bias" in n]
+    assert biases
+    assert all(done.model.get_parameter(name).requires_grad for name in biases)
 
 
 def test_convolutions_before_norms_stay_invariant_alone_in_a_gated_network():
-    model, _, done = converted(ZOO.se_net, "affine")
+    model, _, done = convert_once(ZOO.se_net, "affine")
     convolutions = {n for n, p in model.named_parameters() if p.ndim == 4}
     assert convolutions <= set(done.scale_map.invariant)
 

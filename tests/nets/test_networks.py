@@ -63,13 +63,13 @@ def changes(model: nn.Module, *rescalings: dict[str, float], size: int = 20) -> 
     x = images(size=size).double()
     before = model(x)
     assert before.std(0).min() > 1e-4  # outputs that do not see the input would be invariant too
-    found = []
+    largest = []
     for factors in rescalings:
         rescaled = copy.deepcopy(model)
         for name, parameter in rescaled.named_parameters():
             parameter.mul_(factors.get(name, 1.0))
-        found.append(float((rescaled(x) - before).abs().max()))
-    return found
+        largest.append(float((rescaled(x) - before).abs().max()))
+    return largest
 
 
 def joint(model: nn.Module, factor: float) -> dict[str, float]:
@@ -211,9 +211,9 @@ def test_stochastic_depth_skips_whole_samples_and_keeps_the_mean() -> None:
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(0)
         added = block(x) - x
-    kept = added.flatten(1).abs().amax(1) > 0
-    assert 0.65 < float(kept.float().mean()) < 0.85
-    torch.testing.assert_close(added[kept], block.main(x)[kept] / 0.75, rtol=1e-4, atol=1e-5)
+    present = added.flatten(1).abs().amax(1) > 0
+    assert 0.65 < float(present.float().mean()) < 0.85
+    torch.testing.assert_close(added[present], block.main(x)[present] / 0.75, rtol=1e-4, atol=1e-5)
     torch.testing.assert_close(block.eval()(x), x + block.main(x))
 
 

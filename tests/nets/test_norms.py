@@ -46,8 +46,8 @@ def run_by_chunks(layer: nn.Module, x: torch.Tensor, sizes: list[int]) -> list[t
     return [y.detach(), *gradients, mean, var, layer.num_batches_tracked + len(sizes)]
 
 
-def assert_all_close(found: list[torch.Tensor], expected: list[torch.Tensor], tolerance: float = 1e-12) -> None:
-    for a, b in zip(found, expected, strict=True):
+def assert_all_close(actual: list[torch.Tensor], expected: list[torch.Tensor], tolerance: float = 1e-12) -> None:
+    for a, b in zip(actual, expected, strict=True):
         torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance)
 
 

@@ -50,7 +50,7 @@ def train(model, schedule, steps, *, rebase=True, data=None, momentum=MU):
     return torch.stack(path), np.array(losses)
 
 
-def apart(a, b):
+def distance(a, b):
     return float((a - b).norm(dim=1).max())
 
 
@@ -69,7 +69,7 @@ def test_other_momenta(momentum):
     schedule = STEPWISE
     with_decay, _ = train(network(), schedule, 60, momentum=momentum)
     without, _ = train(network(), schedules.texp(schedule, momentum=momentum), 60, momentum=momentum)
-    assert apart(with_decay, without) < 1e-10
+    assert distance(with_decay, without) < 1e-10
 
 
 def test_rebasing_is_exact_to_the_bit():
@@ -100,9 +100,9 @@ def test_steps_made_by_hand_at_the_rates_are_the_same_run(schedule):
         optimizer.state[weight]["momentum_buffer"] = torch.zeros_like(weight)
     path = []
     while len(path) < steps:
-        some = range(len(path), min(len(path) + 16, steps))
-        (rates,) = driver.rates(some)
-        for step, lr, weight_decay, correction in zip(some, *rates, strict=True):
+        block = range(len(path), min(len(path) + 16, steps))
+        (rates,) = driver.rates(block)
+        for step, lr, weight_decay, correction in zip(block, *rates, strict=True):
             images, labels = data[step % len(data)]
             gradients = torch.autograd.grad(functional.cross_entropy(model(images), labels), weights)
             with torch.no_grad():
@@ -111,19 +111,19 @@ def test_steps_made_by_hand_at_the_rates_are_the_same_run(schedule):
                     buffer.add_(correction * weight).mul_(MU).add_(gradient + weight_decay * weight)
                     weight.sub_(lr * buffer)
             path.append(direction(model))
-        driver.advance(len(some))
+        driver.advance(len(block))
     assert driver.last_epoch == steps
     assert (driver.halvings > 0) == (schedule is not LATE)
-    assert apart(torch.stack(path), expected) < 1e-10
+    assert distance(torch.stack(path), expected) < 1e-10
 
 
 def test_long_runs_overflow_only_without_rebasing():
     """At ηλ/(1−μ) = 0.05 rates grow e-fold in 10 steps: float32 ends after some 900, unless rebased."""
     schedule = schedules.exp_lr(schedules.constant(0.5, 0.05), momentum=0.5)
-    kept = network(torch.float32, 1e-5)
-    _, losses = train(kept, schedule, 1000, momentum=0.5)
+    rebased = network(torch.float32, 1e-5)
+    _, losses = train(rebased, schedule, 1000, momentum=0.5)
     assert np.isfinite(losses).all()
-    assert all(1e-3 < float(p.detach().norm()) < 1e3 for p in weights_of(kept))
+    assert all(1e-3 < float(p.detach().norm()) < 1e3 for p in weights_of(rebased))
     with pytest.raises(IsogonError, match=r"left the range of torch\.float32 at step \d+: drive with rebase=True"):
         train(network(torch.float32, 1e-5), schedule, 1000, momentum=0.5, rebase=False)
 
@@ -197,7 +197,7 @@ def test_a_rate_of_0_in_between_is_no_end():
     assert again.lr(10) == 0
     with_decay, _ = train(network(), again, 40)
     without, _ = train(network(), schedules.texp_plus(again, momentum=MU), 40)
-    assert apart(with_decay, without) < 1e-10
+    assert distance(with_decay, without) < 1e-10
 
 
 def test_skipped_and_repeated_steps_do_not_advance():
@@ -251,13 +251,13 @@ class TestMixedModels:
     def test_the_same_network(self, model):
         data = batches()
         ordinary = STEPWISE
-        found = check(model, data[0][0])
-        assert not found.is_invariant
+        scale_map = check(model, data[0][0])
+        assert not scale_map.is_invariant
         paths = []
         for schedule in (ordinary, schedules.texp(ordinary, momentum=MU)):
             twin = copy.deepcopy(model)
-            optimizer = torch.optim.SGD(split_groups(twin, found), lr=1.0, momentum=MU)
-            driver = drive(optimizer, schedule, model=twin, scale_map=found)
+            optimizer = torch.optim.SGD(split_groups(twin, scale_map), lr=1.0, momentum=MU)
+            driver = drive(optimizer, schedule, model=twin, scale_map=scale_map)
             for step in range(100):
                 images, labels = data[step % len(data)]
                 optimizer.zero_grad()
@@ -293,14 +293,14 @@ class TestMixedModels:
         ).double()
         nn.init.normal_(first[1].bias)
         data = batches()
-        found = check(first, data[0][0])
-        assert found.is_invariant
-        assert "1.bias" not in found.invariant
+        scale_map = check(first, data[0][0])
+        assert scale_map.is_invariant
+        assert "1.bias" not in scale_map.invariant
         joined = []
         for schedule in (STEPWISE, make(STEPWISE, momentum=MU)):
             model = copy.deepcopy(first)
-            optimizer = torch.optim.SGD(split_groups(model, found), lr=1.0, momentum=MU)
-            driver = drive(optimizer, schedule, model=model, scale_map=found)
+            optimizer = torch.optim.SGD(split_groups(model, scale_map), lr=1.0, momentum=MU)
+            driver = drive(optimizer, schedule, model=model, scale_map=scale_map)
             for images, labels in itertools.islice(itertools.cycle(data), 100):
                 optimizer.zero_grad()
                 functional.cross_entropy(model(images), labels).backward()
@@ -311,39 +311,39 @@ class TestMixedModels:
 
         part = torch.optim.SGD([first[0].weight, first[1].bias], lr=1.0, momentum=MU)
         with pytest.raises(ArgumentError, match=r"group 0 must be all invariant.*1 invariant and 1\.bias"):
-            drive(part, make(STEPWISE, momentum=MU), model=first, scale_map=found)
+            drive(part, make(STEPWISE, momentum=MU), model=first, scale_map=scale_map)
 
     def test_other_weights_need_an_optimizer_that_decays_them_alike(self, model):
-        found = check(model, batches()[0][0])
-        groups = split_groups(model, found)
+        scale_map = check(model, batches()[0][0])
+        groups = split_groups(model, scale_map)
         for optimizer, schedule in (
             (torch.optim.SGD(groups, lr=0.1, momentum=MU), schedules.sgdw_form(CONSTANT, momentum=MU)),
             (torch.optim.Adam(groups), schedules.adamw_form(CONSTANT)),
         ):
             with pytest.raises(ArgumentError, match="decoupled weight decay where some weights are not invariant"):
-                drive(optimizer, schedule, model=model, scale_map=found)
-        drive(torch.optim.AdamW(groups), schedules.adamw_form(CONSTANT), model=model, scale_map=found)
+                drive(optimizer, schedule, model=model, scale_map=scale_map)
+        drive(torch.optim.AdamW(groups), schedules.adamw_form(CONSTANT), model=model, scale_map=scale_map)
 
     def test_a_mixed_group_is_refused_by_name(self, model):
-        found = check(model, batches()[0][0])
+        scale_map = check(model, batches()[0][0])
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=MU)
         with pytest.raises(ArgumentError, match=r"1\.weight.*split_groups"):
-            drive(optimizer, schedules.exp_lr(CONSTANT, momentum=MU), model=model, scale_map=found)
+            drive(optimizer, schedules.exp_lr(CONSTANT, momentum=MU), model=model, scale_map=scale_map)
 
     def test_a_map_needs_its_model(self, model):
-        found = check(model, batches()[0][0])
-        optimizer = torch.optim.SGD(split_groups(model, found), lr=0.1, momentum=MU)
+        scale_map = check(model, batches()[0][0])
+        optimizer = torch.optim.SGD(split_groups(model, scale_map), lr=0.1, momentum=MU)
         with pytest.raises(ArgumentError, match="model must be given with a scale_map"):
-            drive(optimizer, schedules.exp_lr(CONSTANT, momentum=MU), scale_map=found)
+            drive(optimizer, schedules.exp_lr(CONSTANT, momentum=MU), scale_map=scale_map)
         with pytest.raises(ArgumentError, match="scale_map must be given with a model"):
             drive(optimizer, schedules.exp_lr(CONSTANT, momentum=MU), model=model)
 
     def test_a_model_without_invariant_weights_is_refused(self):
         model = nn.Linear(3, 2)
-        found = check(model, torch.randn(4, 3))
-        optimizer = torch.optim.SGD(split_groups(model, found), lr=0.1, momentum=MU)
+        scale_map = check(model, torch.randn(4, 3))
+        optimizer = torch.optim.SGD(split_groups(model, scale_map), lr=0.1, momentum=MU)
         with pytest.raises(ArgumentError, match="of a model with invariant weights, got 'none among weight, bias'"):
-            drive(optimizer, schedules.exp_lr(CONSTANT, momentum=MU), model=model, scale_map=found)
+            drive(optimizer, schedules.exp_lr(CONSTANT, momentum=MU), model=model, scale_map=scale_map)
 
 
 @pytest.mark.parametrize("eps", [1e-300, 1e-3])
@@ -418,7 +418,7 @@ class Mixed(nn.Module):
         return self.head(self.norm(self.conv(x)).mean((2, 3)))
 
 
-def rates_of(optimizer):
+def read_rates(optimizer):
     return [(float(group["lr"]), group["weight_decay"]) for group in optimizer.param_groups]
 
 
@@ -433,18 +433,18 @@ def test_a_group_without_weight_decay_stays_without():
     schedule = schedules.step_decay(LR, WD, [1])
     optimizer = made()
     driver = drive(optimizer, schedule)
-    assert rates_of(optimizer) == [(LR, WD), (LR, 0.0)]
+    assert read_rates(optimizer) == [(LR, WD), (LR, 0.0)]
     assert [float(rates.weight_decay) for rates in driver.rates(3)] == [WD, 0.0]
     driver.advance(1)
     # In the middle of a run, with the state loaded before the driver is made.
     again = made()
     again.load_state_dict(copy.deepcopy(optimizer.state_dict()))
     drive(again, schedule).load_state_dict(driver.state_dict())
-    assert rates_of(again) == rates_of(optimizer) == [(pytest.approx(LR / 10), WD), (pytest.approx(LR / 10), 0.0)]
+    assert read_rates(again) == read_rates(optimizer) == [(pytest.approx(LR / 10), WD), (pytest.approx(LR / 10), 0.0)]
     # Without any, the schedule's counts for all.
     plain = torch.optim.SGD([{"params": weights}, {"params": biases}], lr=0.1)
     drive(plain, schedule)
-    assert rates_of(plain) == [(LR, WD)] * 2
+    assert read_rates(plain) == [(LR, WD)] * 2
 
 
 def test_groups_that_one_schedule_cannot_serve_are_refused():
@@ -465,16 +465,16 @@ def test_a_state_loaded_before_the_driver_is_made_tells_who_had_weight_decay():
     scale_map = check(model, torch.randn(4, 1, 6, 6))
     groups = split_groups(model, scale_map, weight_decay=WD)
     first, second = (torch.optim.SGD(groups, lr=LR, momentum=MU) for _ in range(2))
-    made = functools.partial(drive, schedule=schedules.texp(CONSTANT, momentum=MU), model=model, scale_map=scale_map)
-    made(first).advance(10)
+    make = functools.partial(drive, schedule=schedules.texp(CONSTANT, momentum=MU), model=model, scale_map=scale_map)
+    make(first).advance(10)
     second.load_state_dict(first.state_dict())
-    made(second).advance(10)
-    assert rates_of(second) == rates_of(first)
-    assert [decay for _, decay in rates_of(second)] == [0.0, WD]
+    make(second).advance(10)
+    assert read_rates(second) == read_rates(first)
+    assert [decay for _, decay in read_rates(second)] == [0.0, WD]
 
 
 def test_a_rate_that_groups_share_as_a_tensor_is_each_ones_own():
-    found = []
+    rates = []
     for rate in (0.1, torch.tensor(0.1)):
         torch.manual_seed(0)
         model = Mixed()
@@ -487,21 +487,21 @@ def test_a_rate_that_groups_share_as_a_tensor_is_each_ones_own():
             functional.cross_entropy(model(x), torch.arange(8) % 3).backward()
             optimizer.step()
             driver.step()
-        found.append((rates_of(optimizer), float(model.conv.weight.detach().norm())))
-    assert found[1][0][0][0] == pytest.approx(found[0][0][0][0], rel=1e-6)
-    assert found[0][0][0][0] > 1.005 * LR
-    assert found[1][0][1][0] == pytest.approx(LR)
-    assert found[1][1] == pytest.approx(found[0][1], rel=1e-5)
+        rates.append((read_rates(optimizer), float(model.conv.weight.detach().norm())))
+    assert rates[1][0][0][0] == pytest.approx(rates[0][0][0][0], rel=1e-6)
+    assert rates[0][0][0][0] > 1.005 * LR
+    assert rates[1][0][1][0] == pytest.approx(LR)
+    assert rates[1][1] == pytest.approx(rates[0][1], rel=1e-5)
 
 
 @pytest.mark.parametrize("wrap", [nn.DataParallel, functools.partial(torch.compile, backend="eager")])
 def test_wrapped_models_have_the_groups_of_the_model_inside(wrap):
     model, x = Mixed(), torch.randn(4, 1, 6, 6)
     wrapped, scale_map = wrap(model), check(model, x)
-    plain, found = (split_groups(one, scale_map) for one in (model, wrapped))
-    assert [[id(p) for p in group["params"]] for group in found] == [[id(p) for p in g["params"]] for g in plain]
-    assert len(found) == 2
-    optimizer = torch.optim.SGD(found, lr=0.1, momentum=MU)
+    plain, inner = (split_groups(net, scale_map) for net in (model, wrapped))
+    assert [[id(p) for p in group["params"]] for group in inner] == [[id(p) for p in g["params"]] for g in plain]
+    assert len(inner) == 2
+    optimizer = torch.optim.SGD(inner, lr=0.1, momentum=MU)
     driver = drive(optimizer, schedules.texp(CONSTANT, momentum=MU), model=wrapped, scale_map=scale_map)
     assert [bool(rates.weight_decay) for rates in driver.rates(0)] == [False, True]
     before = model.norm.running_var.clone()
@@ -526,8 +526,8 @@ def test_weights_that_are_not_invariant_keep_the_schedule_that_texp_minus_was_ma
     model = Mixed()
     scale_map = check(model, torch.randn(4, 1, 6, 6))
     optimizer = torch.optim.SGD(split_groups(model, scale_map), lr=LR, momentum=MU)
-    given = schedules.step_decay(LR, WD, [100], 10)
-    driver = drive(optimizer, schedules.texp_minus(given, momentum=MU), model=model, scale_map=scale_map)
+    schedule = schedules.step_decay(LR, WD, [100], 10)
+    driver = drive(optimizer, schedules.texp_minus(schedule, momentum=MU), model=model, scale_map=scale_map)
     rates = driver.rates([0, 99, 100, 150])[1]
-    np.testing.assert_allclose(rates.lr, given.lr([0, 99, 100, 150]))
+    np.testing.assert_allclose(rates.lr, schedule.lr([0, 99, 100, 150]))
     np.testing.assert_allclose(rates.weight_decay, WD)

@@ -37,7 +37,7 @@ def samples():
 
 
 def batches():
-    """Shuffled anew each epoch, the same for every run."""
+    """Shuffled again each epoch, the same for every run."""
     images, labels = samples()
     generator = torch.Generator().manual_seed(1)
     while True:

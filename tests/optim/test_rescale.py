@@ -98,9 +98,9 @@ class TestRunningStatistics:
     def after_a_fall(self, task, model, groups, falls):
         """The model before and after each group's rate has been divided by its fall, in a step that moves nothing."""
         data = task.batches()
-        found = check(model, data[0][0])
+        scale_map = check(model, data[0][0])
         optimizer = torch.optim.SGD([{"params": group} for group in groups], lr=0.1, momentum=MU)
-        rescaler = RescaleOnDecay(optimizer, model=model, scale_map=found)
+        rescaler = RescaleOnDecay(optimizer, model=model, scale_map=scale_map)
         for images, labels in data:
             optimizer.zero_grad()
             functional.cross_entropy(model(images), labels).backward()

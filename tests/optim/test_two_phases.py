@@ -20,8 +20,8 @@ def run(task, steps, *, at=None, watch=False, states=None):
     optimizer = torch.optim.SGD(task.weights(model), lr=1.0, momentum=MU)
     monitor = None
     if watch:
-        found = check(model, data[0][0])
-        monitor = Monitor(model, optimizer, batch_size=24, samples=2400, scale_map=found, every_steps=5)
+        scale_map = check(model, data[0][0])
+        monitor = Monitor(model, optimizer, batch_size=24, samples=2400, scale_map=scale_map, every_steps=5)
     phases = two_phase(optimizer, lr=LR, weight_decay=WD, at=at, monitor=monitor, ask_every=20)
     if states is not None:
         phases.load_state_dict(states)

@@ -158,12 +158,12 @@ def test_bad_fields_are_named(field, value):
     assert len(str(caught.value)) < 300
 
 
-def warned(words, **fields):
-    return [warning for warning in Recipe(**{**BASE, **fields}).warnings if words in warning]
+def find_warnings(part, **fields):
+    return [warning for warning in Recipe(**{**BASE, **fields}).warnings if part in warning]
 
 
 @pytest.mark.parametrize(
-    ("words", "quiet", "loud", "number"),
+    ("part", "quiet", "loud", "number"),
     [
         ("equilibrium takes", {"epochs": 200}, {"epochs": 5}, "the run has 5"),
         ("Plain SGD", {"momentum": 0, "batch_size": 1024}, {"momentum": 0, "batch_size": 2048}, "2048"),
@@ -175,9 +175,9 @@ def warned(words, **fields):
         ("is approximate", {}, {"optimizer": "muon"}, "2 %"),
     ],
 )
-def test_warnings_come_when_they_should_with_their_number(words, quiet, loud, number):
-    assert not warned(words, **quiet)
-    (sentence,) = warned(words, **loud)
+def test_warnings_come_when_they_should_with_their_number(part, quiet, loud, number):
+    assert not find_warnings(part, **quiet)
+    (sentence,) = find_warnings(part, **loud)
     assert number in sentence
 
 

@@ -1,4 +1,4 @@
-"""`Monitor`: one line in a training script, and every layer's motion is recorded beside what theory says of it."""
+"""`Monitor`: one line in a training script, and every layer's motion is recorded beside what theory predicts."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from isogon.dynamics.measure import Part, Watch, choose, merged, scale_map_of, trained
-from isogon.dynamics.record import Delivery, RowMaker, Sink, joined, table
+from isogon.dynamics.measure import Part, Watch, check_model, choose, merge_parts, trained_parameters
+from isogon.dynamics.record import Delivery, RowMaker, Sink, join_tables, table
 from isogon.errors import ArgumentError, IsogonError, check_whole
 from isogon.recipe import Recipe
 from isogon.symmetry import ScaleMap
@@ -36,16 +36,16 @@ class Monitor:
         inputs: an example of the model's input, to run `check` on: a tensor, a tuple, or a mapping of named arguments.
             With neither, every tensor of two or more dimensions is watched, and those whose radial leak is nil pass for
             invariant. Where `check` finds no invariant weight, or cannot follow the model, all are measured without
-            predictions, and `silence` says why.
-        every_steps: measure one step in so many; an epoch's last step always. The others cost nothing to speak of.
+            predictions, and `silence` is the reason.
+        every_steps: measure one step in so many; an epoch's last step always. The others cost next to nothing.
         sinks: each is called with the new rows (a pandas table, in the schema of `dynamics.SCHEMA`) when an epoch ends,
             on `flush` and on `close`. A sink may also have `open(run)`, called at once with a mapping (`recipe`,
             `layers`), `end_epoch(row)`, called with the row of the second table, `flush()`, called after those, and
-            `close()`. `dynamics.RunFolder` is one. A sink that raises is warned of and does not end the training: what
-            it did not take waits, and is offered again.
-        flush_epochs: False leaves the end of an epoch to go by without the sinks, which are told on `flush` and `close`
-            alone: where epochs take a fraction of a second, making the rows of each would take longer.
-        strict_sinks: True raises what a sink raises, for loops that must not go past a row that was not written.
+            `close()`. `dynamics.RunFolder` is one. A sink that raises gives a warning and does not end the training:
+            what it did not take waits, and is offered again.
+        flush_epochs: False calls the sinks on `flush` and `close` only, not at the end of each epoch: where epochs take
+            a fraction of a second, making the rows of each would take longer.
+        strict_sinks: True raises what a sink raises, for loops that must not continue past a row that was not written.
 
     >>> model = nn.Sequential(nn.Conv2d(3, 8, 3, bias=False), nn.BatchNorm2d(8), nn.Flatten(), nn.LazyLinear(10))
     >>> x, y = torch.randn(16, 3, 6, 6), torch.randint(0, 10, (16,))
@@ -80,14 +80,14 @@ class Monitor:
         optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
         self._delivery = Delivery(sinks, strict=strict_sinks)
         self._flush_epochs = flush_epochs
-        #: why theory says nothing about this run; None where it does, or where that is left to the radial leak
+        #: why theory predicts nothing for this run; None where it does, or where that is left to the radial leak
         self.silence: str | None = None
         #: False on the ranks that only train: rank 0 measures
         self.active = _rank() == 0
         self._by_hand = False
         self._tables: list[pd.DataFrame] = []
         self._epochs: dict[int, dict[str, Any]] = {}
-        self._kept_back: list[Part] = []
+        self._pending: list[Part] = []
         self._watches: list[Watch] = []
         self._places: dict[Watch, NDArray[np.int64]] = {}
         #: of the watches when the monitor was closed
@@ -95,27 +95,27 @@ class Monitor:
         if not self.active:
             return
         if scale_map is None and inputs is not None:
-            scale_map, self.silence = scale_map_of(model, inputs)
-        parameters = trained(model, optimizers)
+            scale_map, self.silence = check_model(model, inputs)
+        parameters = trained_parameters(model, optimizers)
         tensors = choose(parameters, scale_map, silence=self.silence)
         self.silence = tensors.silence
         self._maker = RowMaker(tensors, steps_per_epoch=self.samples / self.batch_size)
-        for one in optimizers:
-            self._watch(one, {name: parameters[name] for name in tensors.names}, tensors.names)
-        self._say_what_has_no_law()
+        for stepping in optimizers:
+            self._add_watches(stepping, {name: parameters[name] for name in tensors.names}, tensors.names)
+        self._warn_without_law()
         recipe = _recipe_fields(optimizers[0], self.batch_size, self.samples)
         self._delivery.open({"recipe": recipe, "layers": self._maker.layers, "silence": self.silence})
 
     @property
     def records(self) -> pd.DataFrame:
-        """All rows so far, one a measured step and layer; reading it waits for the device."""
+        """All rows so far, one per measured step and layer; reading it waits for the device."""
         self._fetch()
-        self._tables = [joined(self._tables)]
+        self._tables = [join_tables(self._tables)]
         return self._tables[0].copy()
 
     @property
     def epochs(self) -> pd.DataFrame:
-        """One row an epoch: its number, its last step, and what `end_epoch` was given."""
+        """One row per epoch: its number, its last step, and what `end_epoch` was given."""
         rows = [self._epochs[epoch] for epoch in sorted(self._epochs)]
         return pd.DataFrame(rows if rows else {"epoch": [], "step": []}).astype({"epoch": "int64", "step": "int64"})
 
@@ -143,7 +143,7 @@ class Monitor:
         return min(-watch.steps % self.every_steps for watch in self._watches)
 
     def advance(self, steps: int) -> None:
-        """Count `steps` that are about to be made without the optimizer's `step`, by a CUDA graph say.
+        """Count `steps` that are about to be made without the optimizer's `step`, for example by a CUDA graph.
 
         Call it before them. They are not measured, but the epoch's angle takes them in; from the first call on, epochs
         end by `end_epoch` alone.
@@ -160,7 +160,7 @@ class Monitor:
     def close(self) -> None:
         """Remove the hooks, send the last rows to the sinks and close those; `.records` can still be read.
 
-        What a sink did not take before is offered once more; a warning says what is missing then.
+        What a sink did not take before is offered once more; a warning lists what is missing then.
         """
         watches, self._watches = self._watches, []
         if not watches:
@@ -181,7 +181,7 @@ class Monitor:
         self.close()
 
     def state_dict(self) -> dict[str, Any]:
-        """What a resumed run needs to go on measuring: counters, running means, the equilibrium of each layer.
+        """What a resumed run needs to continue measuring: counters, running means, the equilibrium of each layer.
 
         A monitor that was closed has the state of that moment. Rows are not in it; they are in the sinks. In the middle
         of an epoch the weights at its start are. It holds tensors and plain types alone, so that `torch.load` reads it
@@ -199,7 +199,7 @@ class Monitor:
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from `state_dict()` of a monitor of the same model and optimizers."""
+        """Resume from `state_dict()` of a monitor of the same model and optimizers."""
         if not self.active or not state:
             return
         if list(state["layers"]) != self._maker.layers or len(state["watches"]) != len(self._watches):
@@ -215,7 +215,7 @@ class Monitor:
         for watch, of_watch in zip(self._watches, state["watches"], strict=True):
             watch.load_state(of_watch)
 
-    def _watch(
+    def _add_watches(
         self, optimizer: torch.optim.Optimizer, parameters: Mapping[str, nn.Parameter], names: Sequence[str]
     ) -> None:
         """One watch for each device and type of which `optimizer` has some of `parameters`."""
@@ -224,19 +224,19 @@ class Monitor:
         for name, parameter in parameters.items():
             if id(parameter) in stepped:
                 alike.setdefault((parameter.device, parameter.dtype), {})[name] = parameter
-        for some in alike.values():
-            watch = Watch(optimizer, some, wanted=self._wanted, stepped=self._stepped)
+        for tensors in alike.values():
+            watch = Watch(optimizer, tensors, should_measure=self._should_measure, on_step=self._end_step)
             self._watches.append(watch)
-            self._places[watch] = np.array([names.index(name) for name in some])
+            self._places[watch] = np.array([names.index(name) for name in tensors])
 
     def _last_step(self, watch: Watch) -> int | None:
-        """The last step of the epoch under way; None where the loop will say."""
+        """The last step of the epoch under way; None where the loop decides."""
         if self._by_hand:
             return None
         # Whole numbers, so that an epoch of 390.625 steps neither gains nor loses one over the years.
         return -(-(watch.epoch + 1) * self.samples // self.batch_size) - 1
 
-    def _wanted(self, watch: Watch) -> bool:
+    def _should_measure(self, watch: Watch) -> bool:
         last = self._last_step(watch)
         if last is not None and watch.steps >= last:
             watch.settle()
@@ -244,7 +244,7 @@ class Monitor:
                 return True
         return watch.steps % self.every_steps == 0
 
-    def _stepped(self, watch: Watch) -> None:
+    def _end_step(self, watch: Watch) -> None:
         last = self._last_step(watch)
         if last is not None and watch.steps > last:
             watch.end_epoch()
@@ -269,13 +269,13 @@ class Monitor:
         watches = self._watches if watches is None else watches
         if not watches:
             return
-        parts = self._kept_back + [Part(self._places[w], w.group_of, *w.take()) for w in watches]
-        self._kept_back = []
+        parts = self._pending + [Part(self._places[w], w.group_of, *w.take()) for w in watches]
+        self._pending = []
         behind = min((watch.steps for watch in watches), default=0)
         if not last and max((watch.steps for watch in watches), default=0) == behind + 1:
             halves = [part.split(behind) for part in parts]
-            parts, self._kept_back = [early for early, _ in halves], [late for _, late in halves]
-        chunk = merged(parts, len(self._maker.watched.names))
+            parts, self._pending = [early for early, _ in halves], [late for _, late in halves]
+        chunk = merge_parts(parts, len(self._maker.watched.names))
         if len(chunk.step):
             # A run that has overflowed has rows of infinities and NaN.
             with np.errstate(all="ignore"):
@@ -283,7 +283,7 @@ class Monitor:
             self._tables.append(rows)
             self._delivery.add_rows(rows)
 
-    def _say_what_has_no_law(self) -> None:
+    def _warn_without_law(self) -> None:
         if self.silence is not None:
             warnings.warn(f"Angles are measured without a law: {self.silence}.", stacklevel=3)
             return

@@ -34,11 +34,11 @@ def null_variation(group: ArrayLike, *, classes: int, splits: int = 20, seed: in
     if half == 0:
         raise ArgumentError("group", "two runs or more", len(runs), "a single run cannot be split")
     rng = np.random.default_rng(seed)
-    found = []
+    variations = []
     for _ in range(splits):
         order = rng.permutation(len(runs))
-        found.append(total_variation(runs[order[:half]], runs[order[half : 2 * half]], classes=classes))
-    return float(np.mean(found))
+        variations.append(total_variation(runs[order[:half]], runs[order[half : 2 * half]], classes=classes))
+    return float(np.mean(variations))
 
 
 def error_sum(left: ArrayLike, right: ArrayLike, targets: ArrayLike) -> float:

@@ -70,7 +70,7 @@ def distance(before: Tensors, after: Tensors) -> float:
 
 def norm(weights: Tensors) -> float:
     """‖w‖."""
-    return math.sqrt(sum(_square(w.double()) for w in _listed(weights)))
+    return math.sqrt(sum(_square(w.double()) for w in _as_list(weights)))
 
 
 def dot(left: Tensors, right: Tensors) -> float:
@@ -140,7 +140,7 @@ def summed_gradient(
     return total
 
 
-def _listed(tensors: Tensors) -> Sequence[torch.Tensor]:
+def _as_list(tensors: Tensors) -> Sequence[torch.Tensor]:
     listed = [tensors] if isinstance(tensors, torch.Tensor) else tensors
     if not listed:
         raise ArgumentError("tensors", "at least one", listed, "pass the weights to measure")
@@ -149,7 +149,7 @@ def _listed(tensors: Tensors) -> Sequence[torch.Tensor]:
 
 def _pairs(left: Tensors, right: Tensors) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Matching tensors of both sides in float64."""
-    lefts, rights = _listed(left), _listed(right)
+    lefts, rights = _as_list(left), _as_list(right)
     shapes = [t.shape for t in lefts], [t.shape for t in rights]
     if shapes[0] != shapes[1]:
         raise ArgumentError("tensors", "of the same shapes on both sides", shapes, "compare a weight with itself")

@@ -9,7 +9,7 @@ import pandas as pd
 
 from isogon.dynamics import SCHEMA
 
-#: the columns that are numbers to draw; all but those that say where the row belongs
+#: the columns that are numbers to draw; all but those that locate the row
 QUANTITIES = tuple(name for name in SCHEMA if name not in ("step", "epoch", "layer"))
 
 
@@ -28,10 +28,10 @@ def scalars_by_step(rows: pd.DataFrame) -> Iterator[tuple[int, dict[str, float]]
     finite = np.isfinite(numbers)
     layers = rows["layer"].tolist()
     for step, places in rows.groupby("step").indices.items():
-        found = {
+        numbers_by_name = {
             scalar_name(layers[place], quantity): float(numbers[place, column])
             for place in places
             for column, quantity in enumerate(QUANTITIES)
             if finite[place, column]
         }
-        yield int(str(step)), found
+        yield int(str(step)), numbers_by_name

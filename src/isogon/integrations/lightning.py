@@ -76,7 +76,7 @@ class IsogonCallback(Callback):
             **self._options,
         )
         self._watching = True
-        # What is left of an earlier training by this callback is no state of one that starts anew.
+        # What is left of an earlier training by this callback is no state of one that starts again.
         if self._state and trainer.global_step:
             self.monitor.load_state_dict(self._state)
 
@@ -139,8 +139,8 @@ def _samples(trainer: Trainer, batch_size: int) -> int:
     """Samples of one epoch: the dataset's, or fewer where the Trainer or the dataloader leaves some out."""
     dataset = getattr(trainer.train_dataloader, "dataset", None)
     most = len(dataset) if isinstance(dataset, Sized) else math.inf
-    given = trainer.num_training_batches * batch_size / trainer.accumulate_grad_batches
-    if not math.isfinite(samples := min(most, given)):
+    fed = trainer.num_training_batches * batch_size / trainer.accumulate_grad_batches
+    if not math.isfinite(samples := min(most, fed)):
         raise ArgumentError(
             "samples", "given where the training data has no length", dataset, "count the training samples of an epoch"
         )

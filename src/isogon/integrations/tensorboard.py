@@ -51,8 +51,8 @@ class TensorBoardSink:
         """Write every finite number of `rows`."""
         self.open({})
         assert self._writer is not None
-        for step, found in scalars_by_step(rows):
-            for name, value in found.items():
+        for step, numbers in scalars_by_step(rows):
+            for name, value in numbers.items():
                 self._writer.add_scalar(name, value, step)
         self._writer.flush()
 

@@ -30,7 +30,7 @@ class IsogonCallback(TrainerCallback):
     An epoch of the record is one of the Trainer's, with the numbers logged at its end (`logging_strategy="epoch"`,
     `eval_strategy="epoch"`); an epoch cut short (`max_steps`) is not counted. The counters go into `isogon.pt` in each
     checkpoint's folder and are found there by a training that resumes. The monitor is `.monitor`: its `.records` can be
-    read during the training and after it. A training that dies does not tell its callbacks: then `.monitor.close()`
+    read during the training and after it. A training that dies does not call its callbacks: then `.monitor.close()`
     takes the hooks off.
 
     Args:
@@ -68,8 +68,8 @@ class IsogonCallback(TrainerCallback):
         train_dataloader: Any = None,
         **kwargs: Any,
     ) -> None:
-        """Make the monitor, and go on from the checkpoint where the training resumes from one."""
-        if self.monitor is not None:  # a training that died, or one that begins again with smaller batches
+        """Make the monitor, and load the checkpoint where the training resumes from one."""
+        if self.monitor is not None:  # a training that died, or one that starts again with smaller batches
             self.monitor.close()
         assert model is not None
         assert optimizer is not None
@@ -109,7 +109,7 @@ class IsogonCallback(TrainerCallback):
     ) -> None:
         """Add what is logged at the end of an epoch to its row; the Trainer logs after it has ended the epoch.
 
-        What it logs at last is about the training as a whole, and no row's.
+        Its last log is about the training as a whole and belongs to no row.
         """
         if self.monitor is not None and self._epoch_just_ended and logs and "train_runtime" not in logs:
             numbers = {name: float(value) for name, value in logs.items() if isinstance(value, int | float)}
@@ -143,8 +143,8 @@ def _innermost(optimizer: Any) -> torch.optim.Optimizer:
     """The optimizer whose hooks fire: accelerate wraps it and calls the step of the one inside."""
     while isinstance(inside := getattr(optimizer, "optimizer", None), torch.optim.Optimizer):
         optimizer = inside
-    found: torch.optim.Optimizer = optimizer
-    return found
+    innermost: torch.optim.Optimizer = optimizer
+    return innermost
 
 
 def _batch_size(args: TrainingArguments, state: TrainerState) -> int:

@@ -20,8 +20,8 @@ class WandbSink:
     the step of our own.
 
     Args:
-        run: what `wandb.init` returned, yours to finish. Without it the active run is used, and where there is none one
-            is begun when the monitor opens and finished with it.
+        run: what `wandb.init` returned, yours to finish. Without it the active run is used, and where there is none,
+            one is started when the monitor opens and finished with it.
     """
 
     def __init__(self, run: Any = None) -> None:
@@ -35,7 +35,7 @@ class WandbSink:
         self._ours = False
 
     def open(self, run: Mapping[str, Any]) -> None:
-        """Find or begin the run, on the rank that measures alone."""
+        """Find or start the run, on the rank that measures alone."""
         if self._run is not None:
             return
         active = self._wandb.run if self._given is None else self._given
@@ -47,11 +47,11 @@ class WandbSink:
     def __call__(self, rows: pd.DataFrame) -> None:
         """Log every finite number of `rows`."""
         self.open({})
-        for step, found in scalars_by_step(rows):
-            self._run.log({_STEP: step, **found})
+        for step, numbers in scalars_by_step(rows):
+            self._run.log({_STEP: step, **numbers})
 
     def close(self) -> None:
-        """Finish the run if this sink began it."""
+        """Finish the run if this sink started it."""
         if self._ours:
             self._run.finish()
         self._run, self._ours = None, False

@@ -19,7 +19,7 @@ def cnn4(
 ) -> nn.Sequential:
     """The "simple 4-layer CNN" of LLA's MNIST experiments (figure 3): three 3×3 convolutions and a linear layer.
 
-    The paper says no more of it. Chosen here: channels `width`, 2 · `width`, 4 · `width` (24,000 parameters
+    The paper gives no details. Chosen here: channels `width`, 2 · `width`, 4 · `width` (24,000 parameters
     for digits), norm and ReLU after each convolution, max pooling by 2 after the first two, global average
     pooling. The paper's network is `cnn4(in_channels=1, scale_invariant="plain")`. Jointly invariant in both
     styles with every norm.

@@ -2,8 +2,8 @@
 
 Yun et al. (section 3.1) keep the affine parameters, put a normalisation without them before the classifier and freeze
 the classifier; Li and Arora (appendix E) freeze γ = 1 and β = 0 as well, drop the biases that would break homogeneity,
-and add a normalisation where a shortcut would add unequal degrees. The checker says where to do which: its breaks are
-mended one after another until none is left, or until one is met that has no such cure.
+and add a normalisation where a shortcut would add unequal degrees. The checker finds where to do which: its breaks are
+repaired one after another until none is left, or until one is met that has no such cure.
 """
 
 from __future__ import annotations
@@ -69,13 +69,14 @@ def convert(
     example = _Example(inputs, dict(kwargs or {}))
     work = _Workshop(copy.deepcopy(model), example, style, ghost_batch)
     work.prepare()
-    left = work.mend_all()
-    if left:
+    remaining = work.repair_all()
+    if remaining:
         work = _Workshop(copy.deepcopy(model), example, style, ghost_batch)
         work.prepare()
         work.normalise_classifier()
         work.changes += [
-            f"Left as it is: {found.reason}{f' (in {found.module})' if found.module else ''}." for found in left
+            f"Left as it is: {problem.reason}{f' (in {problem.module})' if problem.module else ''}."
+            for problem in remaining
         ]
     scale_map = check(work.model, *inputs, kwargs=kwargs, verify=True)
     return Conversion(work.model, tuple(work.changes), scale_map)
@@ -91,23 +92,23 @@ class _Example:
 
     def dims(self, model: nn.Module) -> dict[str, tuple[int, int]]:
         """Dimensions of what goes into and comes out of each weighted layer, in the order of the run."""
-        seen: dict[str, tuple[int, int]] = {}
+        dims: dict[str, tuple[int, int]] = {}
         scratch = copy.deepcopy(model)  # a run in training mode moves running statistics
         for name, module in scratch.named_modules():
             if isinstance(module, _WEIGHTED):
 
-                def note(_module: nn.Module, given: Any, result: Any, name: str = name) -> None:
-                    seen[name] = (given[0].ndim, result.ndim)
+                def note(_module: nn.Module, inputs: Any, result: Any, name: str = name) -> None:
+                    dims[name] = (inputs[0].ndim, result.ndim)
 
                 module.register_forward_hook(note)
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             scratch(*self.inputs, **self.kwargs)
-        return seen
+        return dims
 
 
 @dataclass
 class _Workshop:
-    """The copy under repair and the sentences that say what was done to it."""
+    """The copy under repair and sentences about what was done to it."""
 
     model: nn.Module
     example: _Example
@@ -120,7 +121,7 @@ class _Workshop:
     hooks: dict[tuple[str, str], RemovableHandle] = field(default_factory=dict)
 
     def prepare(self) -> None:
-        """What the style asks for whatever the checker says: ghost batches, frozen affine, frozen classifier."""
+        """What the style asks for whatever the check finds: ghost batches, frozen affine, frozen classifier."""
         if not self.model.training:
             self.model.train()
             self.changes.append("Put the model in training mode.")
@@ -141,26 +142,26 @@ class _Workshop:
         self._freeze_classifier()
         self._drop_idle_biases()
 
-    def mend_all(self) -> list[Break]:
-        """Mend break after break; what is returned has no cure."""
-        given_up: set[tuple[str, str, str]] = set()
+    def repair_all(self) -> list[Break]:
+        """Repair break after break; what is returned has no cure."""
+        without_cure: set[tuple[str, str, str]] = set()
         while True:
-            found = self.example.check(self.model)
-            first = next((b for b in found.breaks if _key(b) not in given_up), None)
-            if found.is_invariant or first is None:
-                return [] if found.is_invariant else list(found.breaks)
-            # Each mending uses something up (a bias, a place for a norm), so that this ends.
-            if not self._mend(first, found):
-                given_up.add(_key(first))
+            scale_map = self.example.check(self.model)
+            first = next((b for b in scale_map.breaks if _key(b) not in without_cure), None)
+            if scale_map.is_invariant or first is None:
+                return [] if scale_map.is_invariant else list(scale_map.breaks)
+            # Each repair uses something up (a bias, a place for a norm), so that this ends.
+            if not self._repair(first, scale_map):
+                without_cure.add(_key(first))
 
-    def _mend(self, found: Break, before: ScaleMap) -> bool:
-        if found.module == self.classifier:
+    def _repair(self, problem: Break, before: ScaleMap) -> bool:
+        if problem.module == self.classifier:
             return self.normalise_classifier()
-        if found.kind == "bias":
-            return self._drop_bias(found)
-        if found.kind == "add":
-            return self._balance(found, before)
-        return self._unbound_activation(found)
+        if problem.kind == "bias":
+            return self._drop_bias(problem)
+        if problem.kind == "add":
+            return self._balance(problem, before)
+        return self._unbound_activation(problem)
 
     def normalise_classifier(self) -> bool:
         """A norm without affine before the classifier, unless it is there already."""
@@ -209,59 +210,59 @@ class _Workshop:
                 for name, parameter in self.model.named_parameters(remove_duplicate=False)
                 if id(parameter) in frozen and name.rpartition(".")[0] != self.classifier
             ]
-            also = f", and with it {_listed(tied)}, to which it is tied" if tied else ""
+            also = f", and with it {_list_names(tied)}, to which it is tied" if tied else ""
             self.changes.append(f"Froze the classifier {self.classifier} at its present values{also}.")
 
     def _drop_idle_biases(self) -> None:
         """A bias that is invariant alone has no effect: f(c·b) = f(b) for every c > 0, hence also for c → 0."""
-        found = self.example.check(self.model)
+        scale_map = self.example.check(self.model)
         idle = [
             name
             for name, module in self.model.named_modules()
-            if isinstance(module, _WEIGHTED) and f"{name}.bias" in found.invariant
+            if isinstance(module, _WEIGHTED) and f"{name}.bias" in scale_map.invariant
         ]
         for name in idle:
             _freeze(self.model.get_parameter(f"{name}.bias"), 0.0)
         if idle:
             self.changes.append(
-                f"Dropped the biases of {_listed(idle)} (set to 0, frozen): normalisation removes them."
+                f"Dropped the biases of {_list_names(idle)} (set to 0, frozen): normalisation removes them."
             )
 
-    def _drop_bias(self, found: Break) -> bool:
+    def _drop_bias(self, problem: Break) -> bool:
         dropped = []
-        for name in found.parameters:
+        for name in problem.parameters:
             parameter = dict(self.model.named_parameters()).get(name)
             if parameter is not None and parameter.requires_grad and name.split(".")[-1].endswith("bias"):
                 _freeze(parameter, 0.0)
                 dropped.append(name)
         if dropped:
-            self.changes.append(f"Dropped {_listed(dropped)} (set to 0, frozen): {found.reason}.")
+            self.changes.append(f"Dropped {_list_names(dropped)} (set to 0, frozen): {problem.reason}.")
         return bool(dropped)
 
-    def _unbound_activation(self, found: Break) -> bool:
+    def _unbound_activation(self, problem: Break) -> bool:
         """Where one ReLU6 has input of another degree than 0 its fellows have too, so that all go at once."""
-        if not isinstance(self._module(found.module), nn.ReLU6):
+        if not isinstance(self._module(problem.module), nn.ReLU6):
             return False
         bounded = [name for name, module in self.model.named_modules() if isinstance(module, nn.ReLU6)]
         for name in bounded:
             self._replace(name, nn.ReLU())
-        self.changes.append(f"Replaced ReLU6 by ReLU in {_listed(bounded)}: a bound needs degree 0.")
+        self.changes.append(f"Replaced ReLU6 by ReLU in {_list_names(bounded)}: a bound needs degree 0.")
         return True
 
-    def _balance(self, found: Break, before: ScaleMap) -> bool:
+    def _balance(self, problem: Break, before: ScaleMap) -> bool:
         """A norm before or after the last weighted layer of a branch, whichever brings the branches to one degree.
 
-        The branch that begins furthest up comes first: what is mended there need not be mended in every later block.
+        The branch that begins furthest up comes first: a repair there spares one in every later block.
         """
         order = list(self.dims)
-        for name in sorted((name for name in found.feeders if name in order), key=order.index):
+        for name in sorted((name for name in problem.feeders if name in order), key=order.index):
             for place in (BEFORE, AFTER):
                 if hasattr(self._module(name), place):
                     continue
                 for affine in (True, False) if self.style == "affine" else (False,):
                     self._add_norm(name, place, affine=affine)
                     after = self.example.check(self.model)
-                    if after.is_invariant or _count(after, found) < _count(before, found):
+                    if after.is_invariant or _count(after, problem) < _count(before, problem):
                         return True
                     self._remove_norm(name, place)
         return False
@@ -300,11 +301,11 @@ class _Workshop:
         setattr(self._module(parent), child, module)
 
 
-def _normalise_input(module: nn.Module, given: tuple[Any, ...]) -> tuple[Any, ...]:
-    return (module.get_submodule(BEFORE)(given[0]), *given[1:])
+def _normalise_input(module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    return (module.get_submodule(BEFORE)(inputs[0]), *inputs[1:])
 
 
-def _normalise_output(module: nn.Module, _given: tuple[Any, ...], result: Any) -> Any:
+def _normalise_output(module: nn.Module, _inputs: tuple[Any, ...], result: Any) -> Any:
     return module.get_submodule(AFTER)(result)
 
 
@@ -337,15 +338,15 @@ def _freeze(parameter: nn.Parameter, value: float) -> None:
     parameter.requires_grad_(False)
 
 
-def _key(found: Break) -> tuple[str, str, str]:
-    """What names a break from one check to the next, in which the nodes of the graph are numbered anew."""
-    return found.kind, found.module, found.op
+def _key(problem: Break) -> tuple[str, str, str]:
+    """What names a break from one check to the next, which numbers the nodes of the graph again."""
+    return problem.kind, problem.module, problem.op
 
 
-def _count(scale_map: ScaleMap, found: Break) -> int:
-    return sum(_key(other) == _key(found) for other in scale_map.breaks)
+def _count(scale_map: ScaleMap, problem: Break) -> int:
+    return sum(_key(other) == _key(problem) for other in scale_map.breaks)
 
 
-def _listed(names: list[str], most: int = 6) -> str:
+def _list_names(names: list[str], most: int = 6) -> str:
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import nn
 
 from isogon.nets._inverted_residual import Stage, inverted_network
-from isogon.nets._layers import Layers, StemForm, Style, scaled
+from isogon.nets._layers import Layers, StemForm, Style, scale_channels
 from isogon.nets._norms import NormKind
 
 _STAGES = (
@@ -35,7 +35,7 @@ def efficientnet_b0(
 
     `width` multiplies the channels. The CIFAR form has stride 1 in the stem and in the first stage that would
     halve the image. `dropout` before the classifier and stochastic depth (`drop_path`) are the published
-    ones; Yun does not say what theirs were.
+    ones; Yun does not give theirs.
 
     It cannot be jointly invariant: SiLU needs input of degree 0, which the affine style does not give it, and
     the squeeze-and-excitation gates are bounded functions of trainable layers in both styles. The styles
@@ -48,7 +48,7 @@ def efficientnet_b0(
         num_classes=num_classes,
         in_channels=in_channels,
         width=width,
-        last=scaled(1280, width),
+        last=scale_channels(1280, width),
         stem=stem,
         activation=nn.SiLU,
         dropout=dropout,

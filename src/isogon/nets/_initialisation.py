@@ -40,9 +40,9 @@ _NTK_FORM: dict[type, type] = {nn.Conv2d: NTKConv2d, nn.Linear: NTKLinear}
 
 
 def initialise(model: nn.Module, scheme: Scheme, seed: int = 0) -> nn.Module:
-    """Starts `model` afresh, in place, in one of the four ways of LLA's figure 8, and returns it.
+    """Initialises `model`, in place, in one of the four ways of LLA's figure 8, and returns it.
 
-    With z standard normal, drawn module by module from a generator of `seed` alone (torch's global one is not
+    With z standard normal, sampled module by module from a generator of `seed` alone (torch's global one is not
     touched), and n the fan-in of a convolution or linear layer:
 
     | scheme          | weight         | forward pass uses |
@@ -60,12 +60,12 @@ def initialise(model: nn.Module, scheme: Scheme, seed: int = 0) -> nn.Module:
     """
     check_choice("scheme", scheme, ("kaiming", "ntk", "kaiming*1000", "kaiming*0.001"))
     check_whole("seed", seed, low=0, cure="give a number from 0 upwards")
-    draw_weights(model, torch.Generator().manual_seed(seed), scheme)
+    sample_weights(model, torch.Generator().manual_seed(seed), scheme)
     return model
 
 
 @torch.no_grad()
-def draw_weights(model: nn.Module, generator: torch.Generator | None = None, scheme: Scheme = "kaiming") -> None:
+def sample_weights(model: nn.Module, generator: torch.Generator | None = None, scheme: Scheme = "kaiming") -> None:
     """`initialise` from a generator, or from torch's global one when none is given."""
     owners = [module for module in model.modules() if any(True for _ in module.parameters(recurse=False))]
     for module in owners:
@@ -78,14 +78,14 @@ def draw_weights(model: nn.Module, generator: torch.Generator | None = None, sch
             )
     for module in owners:
         if isinstance(module, nn.Conv2d | nn.Linear):
-            _draw_layer(module, generator, scheme if module.weight.requires_grad else "kaiming")
+            _sample_layer(module, generator, scheme if module.weight.requires_grad else "kaiming")
     for module in model.modules():
         if isinstance(module, NORMS):
             module.reset_parameters()
 
 
-def _draw_layer(layer: nn.Conv2d | nn.Linear, generator: torch.Generator | None, scheme: Scheme) -> None:
-    # Drawn on the CPU in float32 and rounded once, so that a seed means the same weights on every device and dtype.
+def _sample_layer(layer: nn.Conv2d | nn.Linear, generator: torch.Generator | None, scheme: Scheme) -> None:
+    # Sampled on the CPU in float32 and rounded once, so that a seed means the same weights on every device and dtype.
     z = torch.randn(layer.weight.shape, generator=generator, dtype=torch.float32, device="cpu").double()
     standard = _STANDARD_FORM[type(layer)]
     # Only the class changes: an optimizer that holds the parameters, and hooks on the module, stay valid.

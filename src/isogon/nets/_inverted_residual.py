@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from isogon.nets._layers import Activation, Layers, StemForm, assemble, check_sizes, is_imagenet, scaled
+from isogon.nets._layers import Activation, Layers, StemForm, assemble, check_sizes, is_imagenet, scale_channels
 from isogon.nets._squeeze_excitation import SqueezeExcitation
 
 
@@ -90,11 +90,11 @@ def inverted_network(
     check_sizes(num_classes=num_classes, in_channels=in_channels)
     imagenet = is_imagenet(stem)
     first_halving = next(index for index, stage in enumerate(stages) if stage.stride == 2)
-    first = inputs = scaled(32, width)
+    first = inputs = scale_channels(32, width)
     total = sum(stage.depth for stage in stages)
     body: list[nn.Module] = []
     for index, (expansion, channels, depth, stride, kernel) in enumerate(stages):
-        outputs = scaled(channels, width)
+        outputs = scale_channels(channels, width)
         for position in range(depth):
             block = InvertedResidual(
                 layers,

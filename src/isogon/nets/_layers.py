@@ -14,7 +14,7 @@ from typing import Literal
 from torch import nn
 
 from isogon.errors import check_choice, check_number, check_whole
-from isogon.nets._initialisation import draw_weights
+from isogon.nets._initialisation import sample_weights
 from isogon.nets._norms import NORM_KINDS, NormKind, make_norm
 
 Style = Literal[False, "affine", "plain"]
@@ -29,7 +29,7 @@ class Layers:
     `scale_invariant` is False for the published network; "affine" for Yun's form (section 3.1), with
     trainable γ and β, one more norm without them after global average pooling, and the classifier frozen;
     "plain" for that of LA and LLA, where γ = 1 and β = 0 are frozen besides. The plain style keeps the norm
-    after pooling, of which LA and LLA do not speak: its input has degree 0 already. Frozen parameters stay in
+    after pooling, which LA and LLA do not mention: its input has degree 0 already. Frozen parameters stay in
     the state dict.
     """
 
@@ -97,7 +97,7 @@ class Layers:
     ) -> nn.Sequential:
         """The stem of a network whose blocks begin with a norm: a bare convolution (degree 1).
 
-        With `second_degree` it goes on with norm, ReLU and another convolution, so that in the affine style
+        With `second_degree` it continues with norm, ReLU and another convolution, so that in the affine style
         degree 2 comes out, as from every later convolution (LA figure 14).
         """
         imagenet = is_imagenet(form)
@@ -146,10 +146,10 @@ def check_sizes(**sizes: int) -> None:
         check_whole(name, value, cure="give a positive count")
 
 
-def scaled(channels: int, width: float, divisor: int = 8) -> int:
+def scale_channels(channels: int, width: float, divisor: int = 8) -> int:
     """`channels` times the width multiplier, to the nearest multiple of `divisor` that loses at most a tenth.
 
-    >>> scaled(32, 1.0), scaled(24, 0.5), scaled(32, 0.35)
+    >>> scale_channels(32, 1.0), scale_channels(24, 0.5), scale_channels(32, 0.35)
     (32, 16, 16)
     """
     exact = channels * check_number("width", width, low=0, low_open=True, cure="1 is the published width")
@@ -178,5 +178,5 @@ def residual_stages(
 def assemble(stem: nn.Module, body: Sequence[nn.Module], head: nn.Module) -> nn.Sequential:
     """The network, with Kaiming weights from torch's global generator, as its layers' own would be."""
     network = nn.Sequential(OrderedDict(stem=stem, body=nn.Sequential(*body), head=head))
-    draw_weights(network)
+    sample_weights(network)
     return network

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import nn
 
 from isogon.nets._inverted_residual import Stage, inverted_network
-from isogon.nets._layers import Layers, StemForm, Style, scaled
+from isogon.nets._layers import Layers, StemForm, Style, scale_channels
 from isogon.nets._norms import NormKind
 
 _STAGES = (
@@ -45,7 +45,7 @@ def mobilenet_v2(
         num_classes=num_classes,
         in_channels=in_channels,
         width=width,
-        last=scaled(1280, max(1.0, width)),
+        last=scale_channels(1280, max(1.0, width)),
         stem=stem,
         activation=nn.ReLU if scale_invariant == "affine" else nn.ReLU6,
         dropout=dropout,

@@ -28,14 +28,14 @@ class Residual(nn.Module):
         return torch.relu(self.main(x) + self.shortcut(x))
 
 
-def _basic(layers: Layers, inputs: int, channels: int, stride: int) -> Residual:
+def _basic_block(layers: Layers, inputs: int, channels: int, stride: int) -> Residual:
     main = nn.Sequential(
         layers.conv_norm(inputs, channels, stride=stride), layers.conv_norm(channels, channels, activation=None)
     )
     return Residual(layers, main, inputs, channels, stride)
 
 
-def _bottleneck(layers: Layers, inputs: int, channels: int, stride: int) -> Residual:
+def _bottleneck_block(layers: Layers, inputs: int, channels: int, stride: int) -> Residual:
     main = nn.Sequential(
         layers.conv_norm(inputs, channels, 1),
         layers.conv_norm(channels, channels, stride=stride),
@@ -94,7 +94,7 @@ def _resnet(
     bottleneck: bool,
 ) -> nn.Sequential:
     check_sizes(num_classes=num_classes, in_channels=in_channels, width=width)
-    block, expansion = (_bottleneck, 4) if bottleneck else (_basic, 1)
+    block, expansion = (_bottleneck_block, 4) if bottleneck else (_basic_block, 1)
     body = residual_stages(partial(block, layers), width, depths, expansion)
     features = expansion * width * 2 ** (len(depths) - 1)
     return assemble(layers.stem(stem, in_channels, width), body, layers.head(features, num_classes))

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from isogon.errors import check_choice
-from isogon.nets._layers import Activation, Layers, StemForm, Style, assemble, check_sizes, is_imagenet, scaled
+from isogon.nets._layers import Activation, Layers, StemForm, Style, assemble, check_sizes, is_imagenet, scale_channels
 from isogon.nets._norms import NormKind
 from isogon.nets._squeeze_excitation import SqueezeExcitation
 
@@ -31,7 +31,7 @@ class ShuffleUnit(nn.Module):
         return torch.cat([self.side(x), self.main(x)], dim=1)
 
 
-def _separable(
+def _separable_conv(
     layers: Layers, inputs: int, outputs: int, kernel: int, stride: int, activation: Activation
 ) -> list[nn.Module]:
     """Depthwise convolution without an activation, then a 1×1 convolution with one."""
@@ -54,25 +54,25 @@ def _unit(
     gated: bool = False,
 ) -> ShuffleUnit:
     """A unit with a side branch, as the first of a stage is, when `side_outputs` is given."""
-    seen = inputs // 2 if side_outputs is None else inputs
-    hidden, made = outputs // 2, outputs - (side_outputs or inputs // 2)
+    branch_inputs = inputs // 2 if side_outputs is None else inputs
+    hidden, branch_outputs = outputs // 2, outputs - (side_outputs or inputs // 2)
     if xception:
         main = [
-            *_separable(layers, seen, hidden, 3, stride, activation),
-            *_separable(layers, hidden, hidden, 3, 1, activation),
-            *_separable(layers, hidden, made, 3, 1, activation),
+            *_separable_conv(layers, branch_inputs, hidden, 3, stride, activation),
+            *_separable_conv(layers, hidden, hidden, 3, 1, activation),
+            *_separable_conv(layers, hidden, branch_outputs, 3, 1, activation),
         ]
     else:
         main = [
-            layers.conv_norm(seen, hidden, 1, activation=activation),
-            *_separable(layers, hidden, made, kernel, stride, activation),
+            layers.conv_norm(branch_inputs, hidden, 1, activation=activation),
+            *_separable_conv(layers, hidden, branch_outputs, kernel, stride, activation),
         ]
     branch = nn.Sequential(*main)
     if gated:
-        branch.add_module("gate", _gate(layers, made))
+        branch.add_module("gate", _gate(layers, branch_outputs))
     side = None
     if side_outputs is not None:
-        side = nn.Sequential(*_separable(layers, inputs, side_outputs, kernel, stride, activation))
+        side = nn.Sequential(*_separable_conv(layers, inputs, side_outputs, kernel, stride, activation))
     return ShuffleUnit(branch, side)
 
 
@@ -100,16 +100,16 @@ def shufflenet_v2(
     """
     check_sizes(num_classes=num_classes, in_channels=in_channels)
     layers = Layers(scale_invariant, norm, ghost_batch)
-    inputs = scaled(24, width, 4)
+    inputs = scale_channels(24, width, 4)
     first = layers.stem(stem, in_channels, inputs, imagenet_kernel=3)
     body: list[nn.Module] = []
     for channels, depth in ((116, 4), (232, 8), (464, 4)):
-        outputs = scaled(channels, width, 4)
+        outputs = scale_channels(channels, width, 4)
         units = [_unit(layers, inputs, outputs, side_outputs=outputs // 2, stride=2)]
         units += [_unit(layers, outputs, outputs) for _ in range(depth - 1)]
         body.append(nn.Sequential(*units))
         inputs = outputs
-    last = scaled(1024, width)
+    last = scale_channels(1024, width)
     body.append(layers.conv_norm(inputs, last, 1))
     return assemble(first, body, layers.head(last, num_classes))
 
@@ -137,8 +137,8 @@ def shufflenet_v2_plus(
 ) -> nn.Sequential:
     """ShuffleNet-V2+, which no paper describes; this follows its authors' release (megvii-model/ShuffleNet-Series).
 
-    With 1000 classes small, medium and large have 5.1, 5.6 and 6.7 million parameters. SMD does not say which
-    one its figure 9 shows. `width` multiplies the channels further. The CIFAR form has stride 1 in the stem
+    With 1000 classes small, medium and large have 5.1, 5.6 and 6.7 million parameters. SMD does not name
+    the one in its figure 9. `width` multiplies the channels further. The CIFAR form has stride 1 in the stem
     and in the first stage.
 
     It cannot be jointly invariant: hard swish needs input of degree 0, which the affine style does not give
@@ -154,10 +154,10 @@ def shufflenet_v2_plus(
     stage_channels = _PLUS_CHANNELS[check_choice("size", size, _PLUS_CHANNELS)]
     layers = Layers(scale_invariant, norm, ghost_batch)
     imagenet = is_imagenet(stem)
-    first = inputs = scaled(16, width, 4)
+    first = inputs = scale_channels(16, width, 4)
     body: list[nn.Module] = []
     for stage, (channels, kernels) in enumerate(zip(stage_channels, _PLUS_KERNELS, strict=True)):
-        outputs = scaled(channels, width, 4)
+        outputs = scale_channels(channels, width, 4)
         units = []
         for position, kernel in enumerate(kernels):
             unit = _unit(
@@ -174,7 +174,7 @@ def shufflenet_v2_plus(
             units.append(unit)
             inputs = outputs
         body.append(nn.Sequential(*units))
-    last = scaled(1280, width)
+    last = scale_channels(1280, width)
     body.append(layers.conv_norm(inputs, last, 1, activation=nn.Hardswish))
     return assemble(
         layers.conv_norm(in_channels, first, stride=2 if imagenet else 1, activation=nn.Hardswish),

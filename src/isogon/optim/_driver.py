@@ -14,7 +14,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from isogon.errors import ArgumentError, IsogonError
 from isogon.optim._groups import group_names, invariant_groups
-from isogon.optim._scaling import own_rates, rule_for_scaling, scale_statistics, scale_weights
+from isogon.optim._scaling import rule_for_scaling, scale_statistics, scale_weights, separate_rates
 from isogon.schedules import AdamwForm, Balanced, Exponential, Schedule, SgdwForm
 from isogon.symmetry import ScaleMap
 from isogon.theory import Floats
@@ -31,7 +31,7 @@ def drive(
     """Set learning rate and weight decay of `optimizer` by `schedule` from now on; call `.step()` after each step.
 
     Under an exponential schedule the scale-invariant weights train without weight decay and the others under the
-    ordinary schedule it was made from; `scale_map` (with `model`) tells which are which; without it all are invariant.
+    ordinary schedule it was made from; `scale_map` (with `model`) separates them; without it all are invariant.
     A `balanced` schedule, too, is for the invariant weights; with a map the others keep the one it was made from.
     A group without weight decay beside others that have one stays without; groups whose learning rates differ are
     refused, since one schedule sets them all.
@@ -73,7 +73,7 @@ class Driver(LRScheduler):
         self.rebase = rebase
         self.model = model
         self.base_lrs = [float(group.get("initial_lr", group["lr"])) for group in optimizer.param_groups]
-        self._decayed = _decayed(optimizer, self.base_lrs)
+        self._decayed = _find_decayed(optimizer, self.base_lrs)
         self.last_epoch = 0
         self._halvings = 0
         self._corrected = False
@@ -83,7 +83,7 @@ class Driver(LRScheduler):
         if self.exponential is not None:
             _check_optimizer(optimizer, self.exponential)
             self._invariant = invariant_groups(optimizer, model, scale_map)
-            _check_the_rest(optimizer, self.exponential, self._invariant)
+            _check_other_weights(optimizer, self.exponential, self._invariant)
             for number, (invariant, decayed) in enumerate(zip(self._invariant, self._decayed, strict=True)):
                 if invariant and not decayed:
                     raise ArgumentError(
@@ -102,7 +102,7 @@ class Driver(LRScheduler):
             optimizer.register_step_post_hook(self._after_step),
         ]
         for group, decayed in zip(optimizer.param_groups, self._decayed, strict=True):
-            # For what reads the optimizer's recipe later, and for a driver made anew in the middle of the run.
+            # For what reads the optimizer's recipe later, and for a driver made again in the middle of the run.
             group["initial_lr"] = _peak(self._ordinary)
             group["initial_weight_decay"] = float(self._ordinary.weight_decay(0)) if decayed else 0.0
         self._set_rates()
@@ -113,7 +113,7 @@ class Driver(LRScheduler):
         return float(self._log_scale(np.asarray(self.last_epoch)))
 
     def step(self, epoch: int | None = None) -> None:
-        """Go on to the next step's rates; nothing happens unless the optimizer has stepped."""
+        """Move to the next step's rates; nothing happens unless the optimizer has stepped."""
         if not self._stepped:
             return
         self._stepped = False
@@ -125,29 +125,31 @@ class Driver(LRScheduler):
 
     def rates(self, steps: ArrayLike) -> list[GroupRates]:
         """What each group trains with at `steps` (momentum aside), as long as the weights are not halved again."""
-        given = np.asarray(steps)
-        shares = self._correction(given)
+        at = np.asarray(steps)
+        shares = self._correction(at)
         return [
-            GroupRates(*self._lr_and_decay(given, index), shares if invariant else np.zeros_like(shares))
+            GroupRates(*self._lr_and_decay(at, index), shares if invariant else np.zeros_like(shares))
             for index, invariant in enumerate(self._invariant)
         ]
 
     @property
     def halvings(self) -> int:
-        """How often the weights were halved: they are 2^(−halvings) times those that the schedule speaks of."""
+        """How often the weights were halved: they are 2^(−halvings) times those of the schedule."""
         return self._halvings
 
     def advance(self, steps: int) -> None:
-        """Go on after `steps` that were made without the optimizer's `step`, by a CUDA graph say, at `rates`."""
+        """Continue after `steps` that were made at `rates` without the optimizer's `step`, as by a CUDA graph."""
         self.last_epoch += steps
         if self.exponential is not None and self.rebase:
             self._rebase()
         self._set_rates()
 
     def change(self, schedule: Schedule) -> None:
-        """Go on under another ordinary schedule, from the step that has been reached."""
+        """Continue under another ordinary schedule, from the step that has been reached."""
         if self.exponential is not None or isinstance(schedule, Exponential):
-            raise ArgumentError("schedule", "ordinary before and after a change", type(schedule).__name__, "drive anew")
+            raise ArgumentError(
+                "schedule", "ordinary before and after a change", type(schedule).__name__, "make a new driver"
+            )
         self.schedule = schedule
         self._set_rates()
 
@@ -187,10 +189,10 @@ class Driver(LRScheduler):
 
     def _set_rates(self) -> None:
         step, exponential = self.last_epoch, self.exponential
-        own_rates(self.optimizer)
+        separate_rates(self.optimizer)
         for index, (group, invariant) in enumerate(zip(self.optimizer.param_groups, self._invariant, strict=True)):
             lr, weight_decay = (float(value) for value in self._lr_and_decay(np.asarray(step), index))
-            _set(group, lr, weight_decay)
+            _set_group(group, lr, weight_decay)
             if exponential is None or not invariant:
                 continue
             if lr > torch.finfo(group["params"][0].dtype).max:
@@ -198,7 +200,7 @@ class Driver(LRScheduler):
                 raise IsogonError(
                     f"The learning rate left the range of {dtype} at step {step}: drive with rebase=True."
                 )
-            # The user's own are kept for the check when the run is resumed.
+            # The user's values are kept for the check when the run is resumed.
             if isinstance(exponential, SgdwForm):
                 group["initial_momentum"] = exponential.momentum
                 group["momentum"] = float(exponential.momentum_at(step))
@@ -212,8 +214,8 @@ class Driver(LRScheduler):
     def _lr_and_decay(self, steps: NDArray[Any], index: int) -> tuple[Floats, Floats]:
         """Of the group with that `index`."""
         if self.exponential is None or not self._invariant[index]:
-            own = self.schedule if self._invariant[index] else self._ordinary
-            return own.lr(steps), own.weight_decay(steps) * self._decayed[index]
+            schedule = self.schedule if self._invariant[index] else self._ordinary
+            return schedule.lr(steps), schedule.weight_decay(steps) * self._decayed[index]
         smaller = rule_for_scaling(self.optimizer).rate_power * self._halvings * math.log(2)
         with np.errstate(over="ignore"):
             return np.exp(self.exponential.log_lr(steps) - smaller), np.zeros(np.shape(steps))
@@ -258,7 +260,7 @@ class Driver(LRScheduler):
 
     def _refuse_steps_after_the_end(self) -> None:
         step = self.last_epoch
-        # A single 0 is no end: a warm-up that follows on a decay may start there.
+        # A single 0 is no end: a warm-up after a decay may start there.
         if step > 0 and not any(self._last_lr) and not self._ordinary.lr([step, step + 1]).any():
             raise ArgumentError(
                 "schedule",
@@ -269,12 +271,12 @@ class Driver(LRScheduler):
 
     def _after_step(self, *_: Any) -> None:
         # A fused optimizer is called even when the scaler found infinities, and then does nothing.
-        found = getattr(self.optimizer, "found_inf", None)
-        if found is None or not bool(found):
+        found_inf = getattr(self.optimizer, "found_inf", None)
+        if found_inf is None or not bool(found_inf):
             self._stepped = True
 
 
-def _decayed(optimizer: torch.optim.Optimizer, rates: Sequence[float | torch.Tensor]) -> list[bool]:
+def _find_decayed(optimizer: torch.optim.Optimizer, rates: Sequence[float | torch.Tensor]) -> list[bool]:
     """Which groups have weight decay, all of them where the optimizer was made without any; rates must be alike."""
     if len(set(rates)) > 1:
         raise ArgumentError(
@@ -289,7 +291,7 @@ def _peak(schedule: Schedule) -> float:
     return float(np.max(schedule.lr([0, *getattr(schedule, "starts", ()), getattr(schedule, "steps", 0)])))
 
 
-def _set(group: dict[str, Any], lr: float, weight_decay: float) -> None:
+def _set_group(group: dict[str, Any], lr: float, weight_decay: float) -> None:
     if isinstance(group["lr"], torch.Tensor):
         group["lr"].fill_(lr)
     else:
@@ -334,7 +336,7 @@ def _check_optimizer(optimizer: torch.optim.Optimizer, schedule: Exponential) ->
             )
 
 
-def _check_the_rest(optimizer: torch.optim.Optimizer, schedule: Exponential, invariant: list[bool]) -> None:
+def _check_other_weights(optimizer: torch.optim.Optimizer, schedule: Exponential, invariant: list[bool]) -> None:
     """Refuse a mixed model whose other weights `optimizer` would decay in another way than the schedule's form does."""
     decoupled = isinstance(optimizer, torch.optim.AdamW)
     if not all(invariant) and decoupled != isinstance(schedule, SgdwForm | AdamwForm):

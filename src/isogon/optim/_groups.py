@@ -52,9 +52,7 @@ def invariant_groups(
     if scale_map is None:
         raise ArgumentError("scale_map", "given with a model", None, "isogon.check(model, inputs) makes it")
     if model is None:
-        raise ArgumentError(
-            "model", "given with a scale_map", None, "the map speaks of names, the optimizer of tensors"
-        )
+        raise ArgumentError("model", "given with a scale_map", None, "the map has names, the optimizer tensors")
     groups = group_names(optimizer, model)
     # Joint invariance is of no use where a part of the weights is trained by another optimizer, or not at all.
     has_all = set(scale_map.alone) <= {name for group in groups for name in group}
@@ -66,7 +64,7 @@ def invariant_groups(
             raise ArgumentError(
                 f"group {number}",
                 "all invariant or not at all",
-                f"{len(inside) - len(others)} invariant and {listed(others)}",
+                f"{len(inside) - len(others)} invariant and {list_names(others)}",
                 "make the groups with isogon.optim.split_groups",
             )
         verdicts.append(not others)
@@ -74,12 +72,12 @@ def invariant_groups(
         raise ArgumentError(
             "scale_map",
             "of a model with invariant weights",
-            f"none among {listed([name for group in groups for name in group])}",
+            f"none among {list_names([name for group in groups for name in group])}",
             "make it so with isogon.convert",
         )
     return verdicts
 
 
-def listed(names: list[str]) -> str:
+def list_names(names: list[str]) -> str:
     """The first few of `names` for a sentence."""
     return ", ".join(names[:3]) + (" …" if len(names) > 3 else "")

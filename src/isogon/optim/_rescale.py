@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from isogon.errors import ArgumentError, check_number
-from isogon.optim._groups import group_names, invariant_groups, listed
+from isogon.optim._groups import group_names, invariant_groups, list_names
 from isogon.optim._scaling import rule_for_scaling, scale_statistics, scale_weights
 from isogon.symmetry import ScaleMap
 from isogon.theory import rescale_factor
@@ -76,7 +76,7 @@ class RescaleOnDecay:
                 factors[index] = rescale_factor(self._rule.name, factor=fall)
                 self._rates[index] = rate
         for factor in set(factors) - {1.0}:
-            self._rescale([index for index, own in enumerate(factors) if own == factor], factor)
+            self._rescale([index for index, value in enumerate(factors) if value == factor], factor)
 
     def _rescale(self, chosen: list[int], factor: float) -> None:
         """Multiply the weights of the `chosen` groups by `factor`, and what depends on them."""
@@ -86,7 +86,7 @@ class RescaleOnDecay:
                 raise ArgumentError(
                     "lr",
                     "divided by one factor in all groups",
-                    f"another factor for {listed(sorted(names))}",
+                    f"another factor for {list_names(sorted(names))}",
                     "the weights of this model are invariant only together",
                 )
             scale_statistics(self.model, self._map.statistics_degrees(names), factor)

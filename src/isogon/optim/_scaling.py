@@ -1,7 +1,7 @@
-"""Multiplying weights by c together with everything that has to follow, so that the run goes on as if nothing happened.
+"""Multiplying weights by c together with everything that has to follow, so that the run continues unchanged.
 
 The state (w, η, λ, v) is equivalent to (cw, c²η, λ/c², v/c) for SGD, and (w, η, λ, m, v, ε) to (cw, cη, λ/c, m/c, v/c²,
-ε/c) for Adam's family: gradients of a scale-invariant loss shrink by c. With c a power of two SGD goes on bit for bit.
+ε/c) for Adam's family: gradients of a scale-invariant loss shrink by c. With c a power of two SGD is exact.
 Running statistics of a batch norm whose input has degree d follow as c^d and c^(2d).
 """
 
@@ -64,14 +64,14 @@ def scale_statistics(model: nn.Module, degrees: Mapping[str, Sequence[float]], f
             module.running_var.mul_(scale.square().to(module.running_var))
 
 
-def own_rates(optimizer: torch.optim.Optimizer) -> None:
+def separate_rates(optimizer: torch.optim.Optimizer) -> None:
     """Give each group a learning rate of its own where torch lets several share one tensor."""
-    taken: set[int] = set()
+    seen: set[int] = set()
     for group in optimizer.param_groups:
         if isinstance(group["lr"], torch.Tensor):
-            if id(group["lr"]) in taken:
+            if id(group["lr"]) in seen:
                 group["lr"] = group["lr"].clone()
-            taken.add(id(group["lr"]))
+            seen.add(id(group["lr"]))
 
 
 def trade_scale(optimizer: torch.optim.Optimizer, factor: float) -> None:
@@ -86,7 +86,7 @@ def trade_scale(optimizer: torch.optim.Optimizer, factor: float) -> None:
     check_number("factor", factor, low=0, low_open=True, cure="2 doubles the weights")
     power = rule_for_scaling(optimizer).rate_power
     scale_weights(optimizer, optimizer.param_groups, factor)
-    own_rates(optimizer)
+    separate_rates(optimizer)
     for group in optimizer.param_groups:
         group["lr"] *= factor**power
         group["weight_decay"] /= factor**power

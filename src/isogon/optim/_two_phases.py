@@ -57,11 +57,11 @@ class TwoPhase:
         self._use_switch()
 
     def step(self) -> None:
-        """Go on to the next step; switch when it is time."""
+        """Move to the next step; switch when it is time."""
         before = self.driver.last_epoch
         self.driver.step()
         now = self.driver.last_epoch
-        if self.switch is None and now != before and now % self._ask_every == 0 and self._settled():
+        if self.switch is None and now != before and now % self._ask_every == 0 and self._in_equilibrium():
             self.switch = now
             self._use_switch()
 
@@ -73,7 +73,7 @@ class TwoPhase:
         self._use_switch()
         self.driver.load_state_dict(state_dict["driver"])
 
-    def _settled(self) -> bool:
+    def _in_equilibrium(self) -> bool:
         assert self._monitor is not None
         records = self._monitor.records
         joint = records[records["layer"] == "all"]

@@ -21,7 +21,7 @@ CHANGEABLE = ("batch_size", "samples", "lr", "weight_decay", "momentum", "epochs
 
 # Plain SGD misses the rule at batch 2048 and keeps it at 1024 (Yun et al., table 4).
 _PLAIN_SGD_BATCH = 1024
-# The warning about equilibrium supposes a first norm off by this factor; the angle is to come within 5 %.
+# The warning about equilibrium assumes a first norm off by this factor, and an angle within 5 % of the law.
 _FIRST_NORM_OFF = 3.0
 
 
@@ -100,7 +100,7 @@ class Recipe:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Where the theory behind this recipe is known to be weak, each with the number that says so."""
+        """Where the theory behind this recipe is known to be weak, each with its number."""
         return tuple(_warnings(self))
 
     def transfer(self, *, solve: str, within: float = 2.0, **changes: float) -> Transfer:
@@ -208,32 +208,32 @@ class Transfer:
 
 
 def _solve(recipe: Recipe, solve: str, factor: float) -> tuple[float, list[str]]:
-    """The value of `solve` with which `recipe` has the tuning factor `factor`, and what is to be said about it."""
+    """The value of `solve` with which `recipe` has the tuning factor `factor`, and notes about it."""
     if solve in ("weight_decay", "lr"):
         other = recipe.lr if solve == "weight_decay" else recipe.weight_decay
         unit = recipe.steps_per_epoch * tuning_rate(recipe.optimizer, other, 1.0, recipe.momentum)
         if unit == 0:
-            raise _unsolvable(solve, "weight_decay is 0 in the new recipe", "give it a weight decay")
+            raise _solve_error(solve, "weight_decay is 0 in the new recipe", "give it a weight decay")
         value = factor / unit
         if not (math.isfinite(value) and value > 0):
-            raise _unsolvable(solve, f"it would have to be {value:g}", "make a smaller change")
+            raise _solve_error(solve, f"it would have to be {value:g}", "make a smaller change")
         return value, []
     if solve == "batch_size":
         exact = recipe.tuning_factor * recipe.batch_size / factor
         if not exact <= 1e15:
-            raise _unsolvable(solve, f"it would have to be {exact:g}", "make a smaller change")
+            raise _solve_error(solve, f"it would have to be {exact:g}", "make a smaller change")
         rounded = max(1, round(exact))
         if math.isclose(rounded, exact, rel_tol=1e-9):
             return rounded, []
-        kept = exact / rounded
+        share = exact / rounded
         return rounded, [
-            f"The batch size is rounded from {exact:.6g} to {rounded}: the tuning factor is {kept:.4g} of what it was."
+            f"The batch size is rounded from {exact:.6g} to {rounded}: the tuning factor is {share:.4g} of what it was."
         ]
     if not rule_of(recipe.optimizer).coupled:
-        raise _unsolvable(solve, f"{recipe.optimizer}'s tuning factor has no momentum in it", "solve for another")
+        raise _solve_error(solve, f"{recipe.optimizer}'s tuning factor has no momentum in it", "solve for another")
     value = 1 - recipe.steps_per_epoch * recipe.intrinsic_lr / factor
     if not 0 <= value < 1:
-        raise _unsolvable(
+        raise _solve_error(
             solve,
             f"it would have to be {value:.4g}, outside 0 ≤ momentum < 1",
             "solve for another or change less",
@@ -241,13 +241,13 @@ def _solve(recipe: Recipe, solve: str, factor: float) -> tuple[float, list[str]]
     return value, []
 
 
-def _unsolvable(solve: str, reason: str, cure: str) -> UnsolvableError:
+def _solve_error(solve: str, reason: str, cure: str) -> UnsolvableError:
     return UnsolvableError(f"{solve} cannot be solved for, since {reason}: {cure}.")
 
 
 def _warnings(recipe: Recipe) -> list[str]:
     motion, steps = recipe.motion, recipe.steps_per_epoch
-    found = []
+    sentences = []
     if recipe.weight_decay > 0 and recipe.epochs is not None:
         wait = (
             steps_to_equilibrium(
@@ -260,39 +260,39 @@ def _warnings(recipe: Recipe) -> list[str]:
             / steps
         )
         if recipe.epochs < wait:
-            found.append(
+            sentences.append(
                 f"epochs · tuning factor is only {recipe.epochs * recipe.tuning_factor:.3g}: from a norm off by "
                 f"{_FIRST_NORM_OFF:g} equilibrium takes about {wait:.3g} epochs and the run has {recipe.epochs:g}, so "
                 "the angles of equilibrium are not reached."
             )
     if rule_of(recipe.optimizer).coupled and recipe.momentum == 0 and recipe.batch_size > _PLAIN_SGD_BATCH:
-        found.append(
+        sentences.append(
             f"Plain SGD with batch size {recipe.batch_size}: above {_PLAIN_SGD_BATCH} the rule is known to miss "
             "without momentum (Yun et al., table 4)."
         )
-    kept = rule_of(recipe.optimizer).memory(recipe.momentum, recipe.beta2)
-    if steps < 1 / (1 - kept):
-        found.append(
-            f"An epoch has {steps:.3g} steps, fewer than the {1 / (1 - kept):.3g} that momentum {kept:g} "
-            "remembers: the epoch angle is below what the tuning factor says."
+    memory = rule_of(recipe.optimizer).memory(recipe.momentum, recipe.beta2)
+    if steps < 1 / (1 - memory):
+        sentences.append(
+            f"An epoch has {steps:.3g} steps, fewer than the {1 / (1 - memory):.3g} that momentum {memory:g} "
+            "remembers: the epoch angle is below what the tuning factor predicts."
         )
     if recipe.intrinsic_lr > motion.bound:
-        found.append(
+        sentences.append(
             f"lr · weight_decay = {recipe.intrinsic_lr:.3g} exceeds the bound {motion.bound:.3g} of momentum "
             f"{recipe.momentum:g}: the motion is underdamped; at this learning rate the largest weight decay that is "
             f"not is {motion.max_weight_decay:.3g}."
         )
     elif recipe.intrinsic_lr > motion.bound / 2:
-        found.append(
+        sentences.append(
             f"lr · weight_decay = {recipe.intrinsic_lr:.3g} is near the bound {motion.bound:.3g} of momentum "
             f"{recipe.momentum:g} (weight decay {motion.max_weight_decay:.3g} at this learning rate): the tuning "
-            "factor no longer says all."
+            "factor no longer decides everything."
         )
     if recipe.batch_size > recipe.samples:
-        found.append(f"The batch size {recipe.batch_size} is larger than the data, {recipe.samples} samples.")
+        sentences.append(f"The batch size {recipe.batch_size} is larger than the data, {recipe.samples} samples.")
     if motion.approximate:
-        found.append(
+        sentences.append(
             f"The law for {recipe.optimizer} is approximate: at momentum {recipe.momentum:g} and lag 100 it holds to "
             "2 %, and step angles depend on the weights' shape by up to 20 %."
         )
-    return found
+    return sentences

@@ -27,7 +27,7 @@ class GroupSettings:
 
 
 def kind_of_optimizer(optimizer: Any) -> str:
-    """isogon's name for an optimizer object, by the names of its classes; a group's flags may say more (Nesterov)."""
+    """isogon's name for an optimizer object, by the names of its classes; a group's flags may refine it (Nesterov)."""
     for name in (base.__name__.lower() for base in type(optimizer).__mro__):
         if name == "adam" and optimizer.param_groups[0].get("decoupled_weight_decay"):
             return "adamw"
@@ -67,7 +67,7 @@ def _has_flags(group: Mapping[str, Any], flags: Mapping[str, Any]) -> bool:
     return all(bool(group.get(name, False)) == value for name, value in flags.items())
 
 
-def _as_it_began(settings: dict[str, Any]) -> dict[str, Any]:
+def _starting_rates(settings: dict[str, Any]) -> dict[str, Any]:
     """A group's settings with the rates that a scheduler started from, or will rise to."""
     start = {
         **settings,
@@ -82,7 +82,7 @@ def _as_it_began(settings: dict[str, Any]) -> dict[str, Any]:
 
 def starting_group(groups: list[dict[str, Any]], group: int | None) -> dict[str, Any]:
     """The group that a recipe is about, with the rates it started from: `group`, or what all decayed ones agree on."""
-    groups = [_as_it_began(settings) for settings in groups]
+    groups = [_starting_rates(settings) for settings in groups]
     if group is not None:
         if not 0 <= group < len(groups):
             raise ArgumentError("group", f"from 0 to {len(groups) - 1}", group, "count the parameter groups from 0")

@@ -39,7 +39,7 @@ class Phases:
 
     def phase(self, step: ArrayLike) -> NDArray[np.int64]:
         """The index of the phase that `step` is in."""
-        return np.searchsorted(np.array(self.starts[1:]), checked_steps(step), side="right").astype(np.int64)
+        return np.searchsorted(np.array(self.starts[1:]), check_steps(step), side="right").astype(np.int64)
 
     def lr(self, step: ArrayLike) -> Floats:
         return np.array(self.lrs)[self.phase(step)]
@@ -59,7 +59,7 @@ class Ramp:
     curved: bool
 
     def lr(self, step: ArrayLike) -> Floats:
-        done = np.clip(checked_steps(step) / self.steps, 0.0, 1.0)
+        done = np.clip(check_steps(step) / self.steps, 0.0, 1.0)
         if self.curved:
             done = (1 - np.cos(np.pi * done)) / 2
         # The ends are exact: first·1 + last·0 and the reverse.
@@ -78,7 +78,7 @@ class Warmup:
     start: float
 
     def lr(self, step: ArrayLike) -> Floats:
-        done = np.clip(checked_steps(step) / self.steps, 0.0, 1.0)
+        done = np.clip(check_steps(step) / self.steps, 0.0, 1.0)
         return np.asarray(self.schedule.lr(step) * (self.start + (1 - self.start) * done))
 
     def weight_decay(self, step: ArrayLike) -> Floats:
@@ -99,7 +99,7 @@ class Join:
         return self._pick(step, "weight_decay")
 
     def _pick(self, step: ArrayLike, quantity: str) -> Floats:
-        steps = checked_steps(step)
+        steps = check_steps(step)
         which = np.searchsorted(np.array(self.starts[1:]), steps, side="right")
         out = np.empty_like(steps)
         for index, (schedule, start) in enumerate(zip(self.schedules, self.starts, strict=True)):
@@ -124,11 +124,11 @@ class Balanced:
     def _intrinsic(self, step: ArrayLike) -> Floats:
         lr, decay = self.schedule.lr(step), self.schedule.weight_decay(step)
         if np.any((lr > 0) & (decay == 0)):
-            raise _no_balance()
+            raise _balance_error()
         return lr * decay
 
 
-def _no_balance() -> ArgumentError:
+def _balance_error() -> ArgumentError:
     return ArgumentError(
         "schedule", "one with weight decay wherever it has a learning rate", "a weight decay of 0", "use it unbalanced"
     )
@@ -160,8 +160,8 @@ def phases(parts: Iterable[tuple[int, float, float]]) -> Phases:
         raise ArgumentError("starts", "increasing and begin at 0", starts, "order the phases by their first step")
     return Phases(
         tuple(starts),
-        tuple(_lr(lr) for _, lr, _ in rows),
-        tuple(_weight_decay(decay) for _, _, decay in rows),
+        tuple(_check_lr(lr) for _, lr, _ in rows),
+        tuple(_check_weight_decay(decay) for _, _, decay in rows),
     )
 
 
@@ -210,9 +210,9 @@ def balanced(schedule: Schedule) -> Balanced:
         raise ArgumentError(
             "schedule", "one with a learning rate and weight decay above 0 at step 0", (lr, decay), "start above 0"
         )
-    made = Balanced(schedule, lr / decay)
-    made.lr(getattr(schedule, "starts", (0,)))  # a phase without weight decay is refused here, not when it comes
-    return made
+    result = Balanced(schedule, lr / decay)
+    result.lr(getattr(schedule, "starts", (0,)))  # a phase without weight decay is refused here, not when it comes
+    return result
 
 
 def from_label(label: str, *, lr: float, weight_decay: float, steps_per_epoch: float) -> Phases:
@@ -242,18 +242,18 @@ def from_label(label: str, *, lr: float, weight_decay: float, steps_per_epoch: f
 
 def _ramp(lr: float, final_lr: float, weight_decay: float, steps: int, *, curved: bool) -> Ramp:
     check_whole("steps", steps, cure="count the steps of the whole run")
-    return Ramp(_lr(lr), _lr(final_lr, "final_lr"), _weight_decay(weight_decay), steps, curved)
+    return Ramp(_check_lr(lr), _check_lr(final_lr, "final_lr"), _check_weight_decay(weight_decay), steps, curved)
 
 
-def _lr(value: float, name: str = "lr") -> float:
+def _check_lr(value: float, name: str = "lr") -> float:
     return check_number(name, value, low=0, cure="give the learning rate")
 
 
-def _weight_decay(value: float) -> float:
+def _check_weight_decay(value: float) -> float:
     return check_number("weight_decay", value, low=0, cure="give 0 for no weight decay")
 
 
-def checked_steps(step: ArrayLike) -> Floats:
+def check_steps(step: ArrayLike) -> Floats:
     """`step` as an array of finite numbers from 0 on."""
     steps = np.asarray(step, dtype=np.float64)
     if np.any(~(steps >= 0)) or np.any(np.isinf(steps)):

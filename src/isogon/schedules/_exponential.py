@@ -23,10 +23,10 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from isogon.errors import ArgumentError, check_number
-from isogon.schedules._curves import Floats, Phases, Schedule, checked_steps, constant, phases
+from isogon.schedules._curves import Floats, Phases, Schedule, check_steps, constant, phases
 from isogon.theory import Motion, law
 
-# A table of a recursion grows by so many steps at a time.
+# Steps by which the table of a recursion grows.
 _BLOCK = 4096
 
 
@@ -55,7 +55,7 @@ class Exponential:
 
     def log_lr(self, step: ArrayLike) -> Floats:
         """ln η̃_t."""
-        steps = checked_steps(step)
+        steps = check_steps(step)
         with np.errstate(divide="ignore"):  # a rate of 0 has the logarithm −∞
             return np.asarray(self.log_scale(steps) + self.log_scale(steps + 1) + np.log(self.ordinary.lr(steps)))
 
@@ -71,9 +71,9 @@ class Exponential:
 
 @dataclass(frozen=True)
 class Texp(Exponential):
-    """TEXP: P grows by 1/p_I a step in phase I (theorems 2.9, 2.12 and B.2).
+    """TEXP: P grows by 1/p_I per step in phase I (theorems 2.9, 2.12 and B.2).
 
-    `given` is what it was made from where that is another than `ordinary`.
+    `given` is the schedule it was made from, where that is not `ordinary`.
     """
 
     ordinary: Phases
@@ -93,7 +93,7 @@ class Texp(Exponential):
         )
 
     def log_scale(self, step: ArrayLike) -> Floats:
-        steps = checked_steps(step)
+        steps = check_steps(step)
         growth = np.array([-math.log1p(-motion.slow.real) for motion in self.motions])
         starts = np.array(self.ordinary.starts, dtype=np.float64)
         at_start = np.concatenate([[0.0], np.cumsum(growth[:-1] * np.diff(starts))])
@@ -102,7 +102,7 @@ class Texp(Exponential):
 
     def momentum_correction(self, step: ArrayLike) -> Floats:
         """(1 − 1/p_new)/η_new − (1 − 1/p_old)/η_old at the first step of a phase; before the first there is none."""
-        steps = checked_steps(step)
+        steps = check_steps(step)
         pull = [
             -motion.slow.real / (1 - motion.slow.real) / lr
             for motion, lr in zip(self.motions, self.ordinary.lrs, strict=True)
@@ -114,7 +114,7 @@ class Texp(Exponential):
 
 @dataclass(frozen=True)
 class _Tabled(Exponential):
-    """P_{t+1} = P_t/α_{t+1} by a recursion, for any schedule: a table of ln P that grows as far as it is asked for.
+    """P_{t+1} = P_t/α_{t+1} by a recursion, for any schedule: a table of ln P that grows on demand.
 
     α_{t+1} = 1 − η_t (λ_t + m κ_t), κ_{t+1} = (λ_t + m κ_t)/α_{t+1}, κ₀ = 0, where m κ_t is what the momentum buffer
     would have carried of earlier weight decay. No rate is divided by, so that a rate may be 0.
@@ -131,7 +131,7 @@ class _Tabled(Exponential):
         return self.momentum
 
     def log_scale(self, step: ArrayLike) -> Floats:
-        steps = checked_steps(step)
+        steps = check_steps(step)
         if np.any(steps != np.floor(steps)):
             raise ArgumentError("step", "whole for this schedule", step, "it is a recursion over steps")
         self._grow(int(steps.max(initial=0)))
@@ -176,7 +176,7 @@ def exp_lr(schedule: Schedule, *, momentum: float) -> Texp:
     """η̃_t = η p^(−2t−1), the exponential schedule of constant η and λ (theorems 2.1 and 2.9).
 
     >>> schedule = exp_lr(constant(0.1, 5e-4), momentum=0.9)
-    >>> round(float(schedule.lr(391) / schedule.lr(0)), 3)  # a growth of 1.481 an epoch, Li and Arora's figure 1
+    >>> round(float(schedule.lr(391) / schedule.lr(0)), 3)  # a growth of 1.481 per epoch, Li and Arora's figure 1
     1.481
     """
     if not isinstance(schedule, Phases) or len(schedule.starts) != 1:
@@ -191,9 +191,9 @@ def texp(schedule: Schedule, *, momentum: float) -> Texp:
     """
     if not isinstance(schedule, Phases):
         raise ArgumentError("schedule", "in phases for texp", schedule, "use texp_plus, which takes any schedule")
-    made = Texp(_nonzero(schedule), _momentum(momentum))
-    _ = made.motions  # refuses complex poles now rather than at some later step
-    return made
+    result = Texp(_check_nonzero(schedule), _check_momentum(momentum))
+    _ = result.motions  # refuses complex poles now rather than at some later step
+    return result
 
 
 def texp_minus(schedule: Schedule, *, momentum: float) -> Texp:
@@ -203,16 +203,16 @@ def texp_minus(schedule: Schedule, *, momentum: float) -> Texp:
     """
     if not isinstance(schedule, Phases):
         raise ArgumentError("schedule", "in phases for texp_minus", schedule, "give phases or step_decay")
-    first = _nonzero(schedule).lrs[0]
+    first = _check_nonzero(schedule).lrs[0]
     rows = zip(schedule.starts, schedule.lrs, schedule.weight_decays, strict=True)
-    made = texp(phases([(start, first, lr * decay / first) for start, lr, decay in rows]), momentum=momentum)
+    result = texp(phases([(start, first, lr * decay / first) for start, lr, decay in rows]), momentum=momentum)
     # To trade η for λ is an equivalence for invariant weights alone.
-    return replace(made, given=schedule)
+    return replace(result, given=schedule)
 
 
 def texp_plus(schedule: Schedule, *, momentum: float) -> TexpPlus:
     """TEXP++ of any schedule (theorem 2.13), rates of 0 included: a warm-up may start and a cosine end there."""
-    return _started(TexpPlus(schedule, _momentum(momentum)))
+    return _start(TexpPlus(schedule, _check_momentum(momentum)))
 
 
 def ordinary_form(*, lr: float, growth: float, momentum: float) -> Phases:
@@ -226,7 +226,7 @@ def ordinary_form(*, lr: float, growth: float, momentum: float) -> Phases:
     (0.1, 0.0005)
     """
     check_number("lr", lr, low=0, low_open=True, cure="give the first learning rate")
-    mu = _momentum(momentum)
+    mu = _check_momentum(momentum)
     check_number("growth", growth, low=1, cure="give the factor of one step")
     lost = -math.expm1(-math.log(growth) / 2)  # 1 − p
     p = 1 - lost
@@ -245,7 +245,7 @@ def closeness_bound(step: ArrayLike, *, largest_intrinsic_lr: float, momentum: f
 
     3 x_max/(1−μ) · (μ/z_min²)^(step−1), z_min the slow pole at x_max = `largest_intrinsic_lr`.
     """
-    pole = 1 - _real_poles(1.0, largest_intrinsic_lr, _momentum(momentum)).slow.real
+    pole = 1 - _real_poles(1.0, largest_intrinsic_lr, _check_momentum(momentum)).slow.real
     power = np.asarray(step, dtype=np.float64) - 1
     return np.asarray(3 * largest_intrinsic_lr / (1 - momentum) * (momentum / pole**2) ** power)
 
@@ -261,7 +261,7 @@ class SgdwForm(_Tabled):
         return 0.0  # decoupled weight decay never enters the buffer
 
     def momentum_at(self, step: ArrayLike) -> Floats:
-        steps = checked_steps(step)
+        steps = check_steps(step)
         before = np.maximum(steps - 1, 0)
         x = self.ordinary.lr(before) * self.ordinary.weight_decay(before)
         return np.asarray(self.momentum * (1 - np.where(steps > 0, x, 0.0)))
@@ -293,17 +293,17 @@ class AdamwForm(Exponential):
         return self.betas[0] * (1 - self._x), self.betas[1] * (1 - self._x) ** 2
 
     def log_scale(self, step: ArrayLike) -> Floats:
-        return np.asarray(-checked_steps(step) * math.log1p(-self._x))
+        return np.asarray(-check_steps(step) * math.log1p(-self._x))
 
     def log_lr(self, step: ArrayLike) -> Floats:
-        count = checked_steps(step) + 1
+        count = check_steps(step) + 1
         beta, adam_beta = self.betas[0], self.adam_betas[0]
         first = (1 - adam_beta) * (1 - beta**count) / ((1 - beta) * (1 - adam_beta**count))
         return self.log_scale(count) + math.log(self.ordinary.lrs[0]) - np.log(first) - self._log_second(count)
 
     def log_eps(self, step: ArrayLike) -> Floats:
         """ln(ε̃_t/ε)."""
-        steps = checked_steps(step)
+        steps = check_steps(step)
         return -self.log_scale(steps) - self._log_second(steps + 1)
 
     def _log_second(self, count: Floats) -> Floats:
@@ -318,17 +318,17 @@ class AdamwForm(Exponential):
 
 def sgdw_form(schedule: Schedule, *, momentum: float) -> SgdwForm:
     """The run without weight decay that equals SGD with decoupled weight decay under `schedule`."""
-    return _started(SgdwForm(schedule, _momentum(momentum)))
+    return _start(SgdwForm(schedule, _check_momentum(momentum)))
 
 
 def adamw_form(schedule: Schedule, *, betas: tuple[float, float] = (0.9, 0.999)) -> AdamwForm:
     """The Adam run without weight decay that equals AdamW under a constant `schedule`."""
     if not isinstance(schedule, Phases) or len(schedule.starts) != 1:
         raise ArgumentError("schedule", "constant for adamw_form", schedule, "no exact form is known for the rest")
-    return AdamwForm(_nonzero(schedule), (_momentum(betas[0]), _momentum(betas[1])))
+    return AdamwForm(_check_nonzero(schedule), (_check_momentum(betas[0]), _check_momentum(betas[1])))
 
 
-def _started(schedule: _T) -> _T:
+def _start(schedule: _T) -> _T:
     """`schedule` with its first block of steps computed, so that a bad one is refused now rather than while it runs."""
     schedule.log_scale(1)
     return schedule
@@ -346,11 +346,11 @@ def _real_poles(lr: float, weight_decay: float, momentum: float) -> Motion:
     return motion
 
 
-def _nonzero(schedule: Phases) -> Phases:
+def _check_nonzero(schedule: Phases) -> Phases:
     if min(schedule.lrs) <= 0:
         raise ArgumentError("lr", "above 0 in every phase", min(schedule.lrs), "a rate of 0 has no exponential form")
     return schedule
 
 
-def _momentum(value: float) -> float:
+def _check_momentum(value: float) -> float:
     return check_number("momentum", value, low=0, high=1, high_open=True, cure="give the optimizer's momentum")

@@ -55,7 +55,7 @@ class Rates(Protocol):
 
 @dataclass(frozen=True)
 class _Run:
-    """The run that a schedule is for; `argument` is what the name came in, for messages."""
+    """The run that a schedule is for; `argument` is the argument that holds the name, for messages."""
 
     rates: Rates
     epochs: float | None
@@ -67,7 +67,7 @@ class _Run:
     def steps(self) -> int:
         if self.epochs is None:
             name = self.argument.replace("schedule", "epochs")  # a flag where the schedule's name is one
-            raise ArgumentError(name, "given for this schedule", None, "say how long the run is")
+            raise ArgumentError(name, "given for this schedule", None, "give the length of the run")
         return max(1, round(self.epochs * self.steps_per_epoch))
 
     def at(self, epoch: float) -> int:
@@ -88,7 +88,7 @@ _WHOLE: dict[str, Callable[[_Run], Schedule]] = {
     "cosine": lambda run: cosine(run.rates.lr, run.rates.weight_decay, run.steps),
     "linear": lambda run: linear(run.rates.lr, run.rates.weight_decay, run.steps),
 }
-# Around another one: name → schedule of the inner one and the run. `warmup`, which has a number too, is in `_around`.
+# Around another one: name → schedule of the inner one and the run; `warmup` has a number too: see `_make_around`.
 _AROUND: dict[str, Callable[[Schedule, _Run], Schedule]] = {
     "balanced": lambda inner, run: balanced(inner),
     "exp": lambda inner, run: exp_lr(inner, momentum=run.rates.momentum),
@@ -111,7 +111,7 @@ def from_name(
 ) -> Schedule:
     """The schedule called `name` for a run of `epochs` times `steps_per_epoch` steps; `rates` may be a recipe.
 
-    `argument` is what messages call the name; without `exponential`, schedules that have no weight decay are refused.
+    `argument` is how messages call the name; without `exponential`, schedules that have no weight decay are refused.
 
     >>> from isogon import Recipe
     >>> recipe = Recipe(lr=0.1, weight_decay=5e-4, batch_size=100, samples=1000)
@@ -121,13 +121,13 @@ def from_name(
     >>> [round(float(from_name("step:1/4", recipe, epochs=4, steps_per_epoch=10).lr(t)), 6) for t in (9, 10)]
     [0.1, 0.025]
     """
-    return _made(name, _Run(rates, epochs, steps_per_epoch, argument, exponential))
+    return _make(name, _Run(rates, epochs, steps_per_epoch, argument, exponential))
 
 
-def _made(name: str, run: _Run) -> Schedule:
+def _make(name: str, run: _Run) -> Schedule:
     nested = _NESTED.fullmatch(name)
     if nested:
-        return _around(name, run, *nested.groups())
+        return _make_around(name, run, *nested.groups())
     if name in _WHOLE:
         return _WHOLE[name](run)
     if name.startswith(_STEP):
@@ -139,11 +139,11 @@ def _made(name: str, run: _Run) -> Schedule:
         for epoch in re.findall(r"\d+", name):
             run.at(float(epoch))  # refuses one that is too large
         return from_label(name, lr=rates.lr, weight_decay=rates.weight_decay, steps_per_epoch=run.steps_per_epoch)
-    raise _unknown(name, run)
+    raise _name_error(name, run)
 
 
-def _around(name: str, run: _Run, outer: str, number: str | None, inner_name: str) -> Schedule:
-    inner = _made(inner_name, run)
+def _make_around(name: str, run: _Run, outer: str, number: str | None, inner_name: str) -> Schedule:
+    inner = _make(inner_name, run)
     if outer in _EXPONENTIAL and not run.exponential:
         cure = f"write {inner_name}, which makes the same networks"
         raise ArgumentError(run.argument, "one with weight decay here", name, cure)
@@ -154,18 +154,18 @@ def _around(name: str, run: _Run, outer: str, number: str | None, inner_name: st
         return warmup(inner, run.at(float(number)))
     if outer in _AROUND and not number:
         return _AROUND[outer](inner, run)
-    raise _unknown(name, run)
+    raise _name_error(name, run)
 
 
 def _steps(name: str, run: _Run) -> Schedule:
     """`step:EPOCHS/DIVISOR`."""
-    places, _, divided = name.removeprefix(_STEP).partition("/")
+    places, _, divisor_text = name.removeprefix(_STEP).partition("/")
     refusal = ArgumentError(
         run.argument, "step:EPOCHS/DIVISOR with rising epochs", name, "write step:150,225/10 for ÷ 10 at both"
     )
     try:
         epochs = [float(place) for place in places.split(",")]
-        divisor = float(divided) if divided else 10.0
+        divisor = float(divisor_text) if divisor_text else 10.0
     except ValueError:
         raise refusal from None
     if not all(0 < epoch < _MOST_EPOCHS for epoch in epochs) or not 0 < divisor < math.inf:
@@ -193,11 +193,11 @@ def _phases(name: str, run: _Run) -> Schedule:
     except (ValueError, OverflowError):
         starts = []
     if len(starts) < len(parts):
-        raise _unknown(name, run)
+        raise _name_error(name, run)
     return phases(starts)
 
 
-def _unknown(name: str, run: _Run) -> ArgumentError:
+def _name_error(name: str, run: _Run) -> ArgumentError:
     whole = ", ".join(_WHOLE)
     *most, last = _AROUND
     around = f"{'(…), '.join(most)}(…) or {last}"

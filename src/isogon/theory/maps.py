@@ -36,7 +36,7 @@ def sgd_norm_map(initial: float, unit_grad_sq: ArrayLike, *, lr: float, weight_d
 def sgdm_norm_map(
     initial: float, unit_grad_sq: ArrayLike, *, lr: float, weight_decay: float, momentum: float
 ) -> Floats:
-    """(‖w_t‖², ⟨w_t, w_{t−1}⟩, ‖w_{t−1}‖²) of heavy-ball SGD, one row a step (equation 131).
+    """(‖w_t‖², ⟨w_t, w_{t−1}⟩, ‖w_{t−1}‖²) of heavy-ball SGD, one row per step (equation 131).
 
     X_{t+1} = A X_t + (L_t η²/X_t[0]) e₁ from X₀ = (`initial`, `initial`, `initial`), L_t = `unit_grad_sq` the
     adjusted unit gradient's square, A = [[s², −2μs, μ²], [s, −μ, 0], [1, 0, 0]], s = 1 + μ − ηλ.
@@ -61,7 +61,7 @@ def sgdm_norm_map(
 def grown_norm_sq(
     update_sq: ArrayLike, *, momentum: float, initial: float, before_initial: float | None = None
 ) -> Floats:
-    """R_t = ‖θ_t‖² of heavy-ball SGD without weight decay at a constant rate (theorem C.1, signs mended).
+    """R_t = ‖θ_t‖² of heavy-ball SGD without weight decay at a constant rate (theorem C.1, signs corrected).
 
     R_{t+1} = R₀ + Σ_{i≤t} (1−μ^{t−i+1})/(1−μ) (D_i + μ D_{i−1}) + μ (1−μ^{t+1})/(1−μ) (R₀ − R_{−1}).
     `update_sq` holds D_{−1}, D_0, …, D_t with D_i = ‖θ_{i+1} − θ_i‖²; `initial` is R₀ and `before_initial` R_{−1}

@@ -157,7 +157,7 @@ class TabledMotion(Motion):
         table = np.array(decorrelations(x, self.momentum, self.beta2))
         end = len(table) - 1
         near = table[np.minimum(lags, end).astype(np.int64)]
-        # Past the table nothing is alike any more and only the slow pole is left: 1 − f_j = (1 − f_end) p^(j − end).
+        # Past the table updates are uncorrelated and only the slow pole is left: 1 − f_j = (1 − f_end) p^(j − end).
         beyond = np.maximum(lags - end, 0)
         lost = -np.expm1(beyond * math.log1p(-x)) if x < 1 else 1 - np.power(1 - x, beyond)
         return np.asarray(near + (1 - near) * lost)

@@ -1,4 +1,4 @@
-"""What theory knows of each optimizer: one frozen entry, read by theory, recipe, dynamics, optim, lab and search.
+"""The theory of each optimizer: one frozen entry, read by theory, recipe, dynamics, optim, lab and search.
 
 To add one, write its entry at the end of this module; `tests/laws/test_optimizers.py` holds every entry to the same
 laws. Symbols: η = `lr`, λ = `weight_decay`, x = ηλ, μ or β₁ = `momentum`, β₂ = `beta2`.
@@ -38,7 +38,7 @@ class UpdateRule:
     norm: NormLaw | None
     #: class names of optimizers that follow this rule, lower case; the first in a class's ancestry counts
     classes: tuple[str, ...]
-    #: what a parameter group says besides, such as {"nesterov": True}
+    #: what a parameter group has besides, such as {"nesterov": True}
     flags: Mapping[str, Any]
     #: β₂ where none is given; None for a rule without one
     beta2: float | None = None
@@ -97,7 +97,7 @@ def check_beta2(optimizer: str, beta2: float | None) -> float:
     return check_number("beta2", beta2, low=0, high=rule.most_beta2, high_open=True, cure=f"the usual is {rule.beta2}")
 
 
-def _two(_momentum: float) -> float:
+def _decoupled_limit(_momentum: float) -> float:
     """The limit where decay is decoupled: 1 − x reaches −1."""
     return 2.0
 
@@ -153,7 +153,7 @@ def _lion_norm(x: float, beta1: float, beta2: float) -> float:
 
 
 def lion_persistence(x: float, beta1: float, beta2: float) -> float:
-    """S = 1 + (4/π) Σ_{j≥1} arcsin(r_j) (1−x)^j: how far Lion's sign updates, alike from step to step, add up."""
+    """S = 1 + (4/π) Σ_{j≥1} arcsin(r_j) (1−x)^j: how far Lion's correlated sign updates add up."""
     alike = _sign_correlations(beta1, beta2)
     return 1 + 2 * float(np.sum(alike * (1 - x) ** np.arange(1, len(alike) + 1.0)))
 
@@ -218,7 +218,7 @@ _ENTRIES = (
         "adamw",
         coupled=False,
         poles=_adamw,
-        limit=_two,
+        limit=_decoupled_limit,
         norm=_adamw_norm,
         classes=("adamw",),
         flags={},
@@ -228,7 +228,7 @@ _ENTRIES = (
         "lion",
         coupled=False,
         poles=_lion,
-        limit=_two,
+        limit=_decoupled_limit,
         norm=_lion_norm,
         classes=("lion",),
         flags={},
@@ -241,7 +241,7 @@ _ENTRIES = (
         "muon",
         coupled=False,
         poles=_muon,
-        limit=_two,
+        limit=_decoupled_limit,
         norm=None,
         classes=("muon",),
         flags={},

@@ -35,8 +35,8 @@ def drops(layer: pd.DataFrame) -> list[Drop]:
     """
     lr, steps = layer.lr.to_numpy(), layer.step.to_numpy()
     falls = np.flatnonzero(lr[1:] < (1 - _FALL) * lr[:-1]) + 1
-    found, start, last_fall = [], 0, 0
-    # How long the last step of a smooth decay was, 0 outside of one; rows tell it to the distance between two.
+    sudden, start, last_fall = [], 0, 0
+    # How long the last step of a smooth decay was, 0 outside of one; known up to the distance between two rows.
     stair, apart = 0.0, float(np.median(np.diff(steps))) if len(steps) > 1 else 0.0
     for end in falls.tolist():
         lasted, so_far = steps[end] - steps[last_fall], steps[end] - steps[0]
@@ -49,9 +49,9 @@ def drops(layer: pd.DataFrame) -> list[Drop]:
         level = end >= 2 and (1 - _FALL) * lr[end - 2] <= lr[end - 1] <= _RISE * lr[end - 2]
         if level and lasted >= _PHASE * so_far:
             row = layer.iloc[end]
-            found.append(Drop(int(row.step), int(row.epoch), factor, layer.iloc[start:end]))
+            sudden.append(Drop(int(row.step), int(row.epoch), factor, layer.iloc[start:end]))
             start = end
-    return found
+    return sudden
 
 
 def tail(rows: pd.DataFrame) -> pd.DataFrame:
@@ -66,6 +66,6 @@ def peak(layer: pd.DataFrame) -> pd.DataFrame:
 
 
 def root_mean_square(values: pd.Series[float]) -> float:
-    """√(mean of squares), since theory speaks of mean squared angles; NaN where nothing is known."""
+    """√(mean of squares), since theory is about mean squared angles; NaN where nothing is known."""
     known = values.dropna().to_numpy(dtype=float)
     return float(np.sqrt(np.mean(known**2))) if len(known) else float("nan")

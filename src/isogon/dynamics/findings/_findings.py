@@ -1,4 +1,4 @@
-"""What a record says about a run, in named findings with numbers and one sentence of advice each."""
+"""What a record shows about a run, in named findings with numbers and one sentence of advice each."""
 
 from __future__ import annotations
 
@@ -61,28 +61,28 @@ def findings(
 ) -> list[Finding]:
     """What is worth knowing about the run in `records`, trained with `recipe`; that theory is silent, then the gravest.
 
-    Without a `recipe`, where isogon has none for the optimizer, only what needs none is said. `silence` is why nothing
-    was predicted (`Monitor.silence`, in `run.json`); without it the reason is looked for in the records.
+    Without a `recipe`, where isogon has none for the optimizer, only findings that need none are made. `silence` is why
+    nothing was predicted (`Monitor.silence`, in `run.json`); without it the reason is looked for in the records.
 
     `target_epoch_angle` (radians) is the epoch angle wanted of the layer `all` at the peak learning rate; without it
-    nothing is said about the weight decay. `ghost_batch` is that of the network's ghost batch norm, if it has one.
+    the weight decay is not judged. `ghost_batch` is that of the network's ghost batch norm, if it has one.
     `epochs` is the run's other table (`Monitor.epochs`, `read_epochs`), without which a run that ended in NaN looks
     like one that was stopped: weights that are not finite have no rows.
     """
     if target_epoch_angle is not None:
-        check_number("target_epoch_angle", target_epoch_angle, low=0, low_open=True, cure="give radians an epoch")
+        check_number("target_epoch_angle", target_epoch_angle, low=0, low_open=True, cure="give radians per epoch")
     if ghost_batch is not None:
         check_whole("ghost_batch", ghost_batch, cure="the papers use 64")
     layers = {str(name): rows.sort_values("step") for name, rows in records.groupby("layer", sort=False)}
     case = _Case(layers, silence, recipe, target_epoch_angle, ghost_batch, epochs)
     rules = _RULES if recipe is None else (*_RULES, *_RULES_WITH_RECIPE)
-    found = [finding for rule in rules for finding in rule(case)]
+    all_findings = [finding for rule in rules for finding in rule(case)]
     order = ("problem", "warning", "note")
-    return sorted(found, key=lambda finding: (finding.name != NO_LAW, order.index(finding.severity)))
+    return sorted(all_findings, key=lambda finding: (finding.name != NO_LAW, order.index(finding.severity)))
 
 
 def _no_law(case: _Case) -> Iterator[Finding]:
-    """Nothing was predicted, so that nothing can be out of order: a reader to whom all looks well must know.
+    """Nothing was predicted, so that nothing can be out of order: no reader may take that for a healthy run.
 
     At the run's end, that is: without a map a weight may pass for invariant for its first steps.
     """
@@ -99,13 +99,13 @@ def _no_law(case: _Case) -> Iterator[Finding]:
 
 
 def _reason_of_silence(case: _Case) -> str:
-    every = pd.concat(case.layers.values())
-    decay = every.weight_decay.dropna()
+    rows = pd.concat(case.layers.values())
+    decay = rows.weight_decay.dropna()
     if len(decay) and not (decay > 0).any():
         return "without weight decay there is no equilibrium to compare with"
     if case.recipe is None:
         return "no law is known for its optimizer and settings"
-    leak = root_mean_square(every.radial)
+    leak = root_mean_square(rows.radial)
     if leak > LEAK:
         return (
             f"no weight passes for scale-invariant, since the gradients have a share of {leak:.2g} along the weights "
@@ -157,7 +157,7 @@ def _diverged(case: _Case) -> Iterator[Finding]:
 
 def _early_decay(case: _Case) -> Iterator[Finding]:
     """The learning rate fell before equilibrium: the epochs missing, from the step angle just before the drop."""
-    recipe = _recipe_of(case)
+    recipe = _recipe(case)
     waits: dict[int, dict[str, float]] = {}
     about: dict[int, tuple[float, int]] = {}
     for name, rows in case.layers.items():
@@ -233,7 +233,7 @@ def _weight_decay(case: _Case) -> Iterator[Finding]:
             "epoch_angle": measured,
             "target_epoch_angle": case.target_epoch_angle,
         },
-        f"The weights turn by {measured:.3g} rad an epoch and should by {case.target_epoch_angle:.3g}: the weight "
+        f"The weights turn by {measured:.3g} rad per epoch and should by {case.target_epoch_angle:.3g}: the weight "
         f"decay {decay:.3g} is too {'small' if small else 'large'}, {decay * ratio:.3g} would hit the target.",
     )
 
@@ -289,14 +289,14 @@ def _frozen(case: _Case) -> Iterator[Finding]:
                 "problem",
                 name,
                 {"step_angle": angle, "predicted_step_angle": law},
-                f"{name} turns by {angle:.2g} rad a step, which is not at all: it gets no gradient; check that it is "
+                f"{name} turns by {angle:.2g} rad per step, which is not at all: it gets no gradient; check that it is "
                 "used and that nothing detaches it.",
             )
 
 
 def _near_bound(case: _Case) -> Iterator[Finding]:
     """ηλ near or above the bound at which the poles stop being real."""
-    recipe, worst = _recipe_of(case), 0.0
+    recipe, worst = _recipe(case), 0.0
     for rows in case.layers.values():
         worst = max(worst, float(np.nan_to_num((rows.lr * rows.weight_decay).max())))
     try:
@@ -318,7 +318,7 @@ def _near_bound(case: _Case) -> Iterator[Finding]:
 
 def _overflow(case: _Case) -> Iterator[Finding]:
     """A norm that grows with a growing learning rate and no weight decay, on its way out of float32."""
-    recipe = _recipe_of(case)
+    recipe = _recipe(case)
     for name, rows in case.layers.items():
         known = rows[rows.norm.notna() & (rows.norm > 0)]
         if len(known) < 3 or float(known.weight_decay.max()) > 0 or not known.lr.iloc[-1] > 1.1 * known.lr.iloc[0]:
@@ -327,22 +327,22 @@ def _overflow(case: _Case) -> Iterator[Finding]:
         slope = float(np.polyfit(later.step.to_numpy(float), np.log(later.norm.to_numpy(float)), 1)[0])
         done = float(known.step.iloc[-1]) + 1
         planned = (recipe.epochs or 0) * recipe.steps_per_epoch
-        left = (math.log(_FLOAT32_MAX) - math.log(float(known.norm.iloc[-1]))) / slope if slope > 0 else math.inf
-        if left < max(planned - done, 10 * done):
+        steps_left = (math.log(_FLOAT32_MAX) - math.log(float(known.norm.iloc[-1]))) / slope if slope > 0 else math.inf
+        if steps_left < max(planned - done, 10 * done):
             yield Finding(
                 "norm_overflow",
-                "problem" if left < done else "warning",
+                "problem" if steps_left < done else "warning",
                 name,
-                {"norm": float(known.norm.iloc[-1]), "steps_left": left},
+                {"norm": float(known.norm.iloc[-1]), "steps_left": steps_left},
                 f"Without weight decay and with a growing learning rate the norm of {name} leaves float32 in about "
-                f"{left:.2g} steps: rebase the run (weights, learning rate and buffer rescaled together) from time to "
-                "time.",
+                f"{steps_left:.2g} steps: rebase the run (weights, learning rate and buffer rescaled together) from "
+                "time to time.",
             )
 
 
 def _ghost_batch(case: _Case) -> Iterator[Finding]:
     """A batch smaller than the ghost batch, so that the ghost batches are smaller than they should be."""
-    ghost, batch = case.ghost_batch, _recipe_of(case).batch_size
+    ghost, batch = case.ghost_batch, _recipe(case).batch_size
     if ghost is not None and batch < ghost:
         yield Finding(
             "batch_below_ghost_batch",
@@ -354,7 +354,7 @@ def _ghost_batch(case: _Case) -> Iterator[Finding]:
         )
 
 
-def _recipe_of(case: _Case) -> Recipe:
+def _recipe(case: _Case) -> Recipe:
     assert case.recipe is not None, "a rule that needs one stands in _RULES_WITH_RECIPE"
     return case.recipe
 

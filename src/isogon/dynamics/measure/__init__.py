@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from isogon.dynamics.measure._layers import Watched, choose, scale_map_of, trained
-from isogon.dynamics.measure._merge import Chunk, Part, merged
+from isogon.dynamics.measure._layers import Watched, check_model, choose, trained_parameters
+from isogon.dynamics.measure._merge import Chunk, Part, merge_parts
 from isogon.dynamics.measure._optimizer_state import Settings
 from isogon.dynamics.measure._sums import chunk_places
 from isogon.dynamics.measure._watch import ParametersChangedError, Watch
@@ -15,9 +15,9 @@ __all__ = [
     "Settings",
     "Watch",
     "Watched",
+    "check_model",
     "choose",
     "chunk_places",
-    "merged",
-    "scale_map_of",
-    "trained",
+    "merge_parts",
+    "trained_parameters",
 ]

@@ -58,12 +58,12 @@ def _before(
     tensor = tl.load(places + 3 * chunk)
     offsets = tl.load(places + 3 * chunk + 1) + tl.arange(0, CHUNK)
     length = tl.load(places + 3 * chunk + 2)
-    kept = _values(tl.load(addresses + tensor), offsets, length, KIND)
+    weight = _values(tl.load(addresses + tensor), offsets, length, KIND)
     copy = tl.load(addresses + 2 * TENSORS + tensor)
     g = _values(copy, offsets, length, KIND).to(WIDE)
     v = _values(tl.load(addresses + TENSORS + tensor), offsets, length, KIND).to(WIDE)
-    tl.store(copy.to(tl.pointer_type(KIND)) + offsets, kept, mask=offsets < length)
-    w = kept.to(WIDE)
+    tl.store(copy.to(tl.pointer_type(KIND)) + offsets, weight, mask=offsets < length)
+    w = weight.to(WIDE)
     tl.atomic_add(out + _WEIGHT_SQ * TENSORS + tensor, tl.sum(w * w, 0).to(tl.float64))
     tl.atomic_add(out + _GRAD_SQ * TENSORS + tensor, tl.sum(g * g, 0).to(tl.float64))
     tl.atomic_add(out + _WEIGHT_DOT_GRAD * TENSORS + tensor, tl.sum(w * g, 0).to(tl.float64))
@@ -122,7 +122,7 @@ class _Launch:
 class FusedSums(ListCopies):
     """For CUDA. The parameters must be dense.
 
-    Whatever is done once a tensor and step counts here: sixty tensors are usual, and Python takes longer for them than
+    Everything done once per tensor and step counts here: sixty tensors are usual, and Python takes longer for them than
     the GPU.
     """
 
@@ -146,7 +146,7 @@ class FusedSums(ListCopies):
         self._buffers: Optional = []
         self._copy: Tensors = []
         self._addresses = torch.empty(0)
-        # Buffers laid out anew, whose memory must stay theirs until the kernel is launched.
+        # Buffers in another layout, whose memory must stay theirs until the kernel is launched.
         self._held: Optional = []
         self.epoch(self.copy())  # compiles now; where it cannot, the caller takes another way
 
@@ -189,19 +189,19 @@ class FusedSums(ListCopies):
         weights = _pointers(self._parameters)
         if weights == self._weights and copy is self._copy and all(map(is_, buffers, self._buffers)):
             return self._addresses
-        alike = self._held = self._alike(buffers)
-        table = self._sent([*weights, *_pointers(alike), *_pointers(copy)])
-        if alike is buffers:
+        matching = self._held = self._match_layouts(buffers)
+        table = self._send([*weights, *_pointers(matching), *_pointers(copy)])
+        if matching is buffers:
             self._weights, self._buffers, self._copy, self._addresses = weights, list(buffers), copy, table
         return table
 
-    def _sent(self, addresses: list[int]) -> torch.Tensor:
-        """The addresses on the device, from pinned memory, so that nothing waits."""
-        here = torch.empty(len(addresses), dtype=torch.int64, pin_memory=self._device.type == "cuda")
-        here.numpy()[:] = addresses
-        return here.to(self._device, non_blocking=True)
+    def _send(self, addresses: list[int]) -> torch.Tensor:
+        """Copy the addresses to the device, from pinned memory, so that nothing waits."""
+        pinned = torch.empty(len(addresses), dtype=torch.int64, pin_memory=self._device.type == "cuda")
+        pinned.numpy()[:] = addresses
+        return pinned.to(self._device, non_blocking=True)
 
-    def _alike(self, tensors: Optional) -> Optional:
+    def _match_layouts(self, tensors: Optional) -> Optional:
         """The tensors in the types and layouts of the parameters, as they nearly always are."""
         pairs = list(zip(tensors, self._parameters, strict=True))
         if all(t is None or _same_layout(t, p) for t, p in pairs):
@@ -223,9 +223,9 @@ def _copy_or_zero(to: list[torch.Tensor], tensors: Optional) -> None:
         torch._foreach_copy_(to, tensors)  # type: ignore[arg-type]
     except TypeError:
         torch._foreach_zero_(to)
-        given = [place for place, tensor in zip(to, tensors, strict=True) if tensor is not None]
-        if given:
-            torch._foreach_copy_(given, [tensor for tensor in tensors if tensor is not None])
+        targets = [place for place, tensor in zip(to, tensors, strict=True) if tensor is not None]
+        if targets:
+            torch._foreach_copy_(targets, [tensor for tensor in tensors if tensor is not None])
 
 
 def _same_layout(tensor: torch.Tensor, parameter: torch.Tensor) -> bool:
@@ -237,10 +237,10 @@ def _same_layout(tensor: torch.Tensor, parameter: torch.Tensor) -> bool:
 
 def fits(parameters: Tensors) -> bool:
     """Whether the kernels know each parameter's type and its elements fill one stretch of memory, in whatever order."""
-    return all(p.dtype in _TYPES and _dense(p) for p in parameters)
+    return all(p.dtype in _TYPES and _is_dense(p) for p in parameters)
 
 
-def _dense(tensor: torch.Tensor) -> bool:
+def _is_dense(tensor: torch.Tensor) -> bool:
     expected = 1
     for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
         if size > 1:

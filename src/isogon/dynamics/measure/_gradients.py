@@ -17,15 +17,15 @@ from isogon.theory import COUPLED
 _GRAD, _IS_SPARSE = attrgetter("grad"), attrgetter("is_sparse")
 
 
-def gradients_of(parameters: Sequence[torch.nn.Parameter]) -> list[torch.Tensor | None]:
+def read_gradients(parameters: Sequence[torch.nn.Parameter]) -> list[torch.Tensor | None]:
     """The gradients, sparse ones made dense."""
-    found = [*map(_GRAD, parameters)]  # loops in C: this is done at every measured step
+    gradients = [*map(_GRAD, parameters)]  # loops in C: this is done at every measured step
     try:
-        if not any(map(_IS_SPARSE, found)):
-            return found
+        if not any(map(_IS_SPARSE, gradients)):
+            return gradients
     except AttributeError:  # some have none
         pass
-    return [g.to_dense() if g is not None and g.is_sparse else g for g in found]
+    return [g.to_dense() if g is not None and g.is_sparse else g for g in gradients]
 
 
 def unscale_(table: torch.Tensor, scale: torch.Tensor) -> None:
@@ -48,7 +48,7 @@ def buffer_factor(settings: Settings) -> float:
     return (-2 if settings.maximize else 2) * settings.momentum / (1 - settings.dampening)
 
 
-def with_closure_measured(
+def measure_in_closure(
     args: tuple[Any, ...], kwargs: dict[str, Any], measure: Callable[[], None]
 ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
     """The arguments of `step` with `measure` called once the closure has made the gradients; None without a closure.
@@ -62,7 +62,7 @@ def with_closure_measured(
     called = False
 
     @wraps(closure)
-    def measured() -> Any:
+    def measuring_closure() -> Any:
         nonlocal called
         loss = closure()
         if not called:  # L-BFGS calls it again, at other weights
@@ -72,5 +72,5 @@ def with_closure_measured(
         return loss
 
     if len(args) > 1:
-        return (args[0], measured, *args[2:]), kwargs
-    return args, {**kwargs, "closure": measured}
+        return (args[0], measuring_closure, *args[2:]), kwargs
+    return args, {**kwargs, "closure": measuring_closure}

@@ -21,7 +21,7 @@ _EPOCH_ROWS = tuple(f"epoch_{row.name.lower()}" for row in EpochSum)
 
 @dataclass(frozen=True)
 class Part:
-    """What one watch found; `places` are its tensors' places in the whole list, `group_of` their parameter groups."""
+    """What one watch measured; `places` are its tensors' in the whole list, `group_of` their parameter groups."""
 
     places: NDArray[np.int64]
     group_of: NDArray[np.int64]
@@ -29,9 +29,9 @@ class Part:
     epochs: Taken
 
     def split(self, step: int) -> tuple[Part, Part]:
-        """What was found before `step`, and the rest."""
+        """What was measured before `step`, and the rest."""
         before, after = (
-            Part(self.places, self.group_of, _where(self.steps, step, early), _where(self.epochs, step, early))
+            Part(self.places, self.group_of, _select(self.steps, step, early), _select(self.epochs, step, early))
             for early in (True, False)
         )
         return before, after
@@ -39,7 +39,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Chunk:
-    """Consecutive measured steps: arrays of one entry a step, or (steps, tensors) with NaN where a tensor has none.
+    """Consecutive measured steps: arrays of one entry per step, or (steps, tensors) with NaN where a tensor has none.
 
     `epoch_steps` is 0 where no epoch ends. `settings` holds every setting that occurs, `setting` its place there, −1
     where a tensor was not measured. Of the sums, `change_dot_after` is ⟨b − a, b⟩ and `adjusted` h = ‖g‖² + 2μ⟨v, g⟩.
@@ -53,24 +53,24 @@ class Chunk:
     sums: dict[str, Floats]
 
 
-def merged(parts: Iterable[Part], count: int) -> Chunk:
+def merge_parts(parts: Iterable[Part], count: int) -> Chunk:
     """The parts' measurements in the order of steps, each with an entry for each of `count` tensors."""
     parts = list(parts)
-    step = np.array(sorted({n for part in parts for taken in (part.steps, part.epochs) for n in taken.step}), dtype=int)
+    step = np.array(sorted({n for part in parts for n in (*part.steps.step, *part.epochs.step)}), dtype=int)
     epoch, epoch_steps = np.zeros(len(step), dtype=int), np.zeros(len(step), dtype=int)
     sums = {name: np.full((len(step), count), np.nan) for name in (*_STEP_ROWS, *_EPOCH_ROWS)}
     setting = np.full((len(step), count), -1)
     known: dict[Settings, int] = {}
     for part in parts:
-        for names, taken in ((_EPOCH_ROWS, part.epochs), (_STEP_ROWS, part.steps)):
-            if not taken.step:
+        for names, measurements in ((_EPOCH_ROWS, part.epochs), (_STEP_ROWS, part.steps)):
+            if not measurements.step:
                 continue
-            rows = np.searchsorted(step, taken.step)
-            epoch[rows] = taken.epoch
-            epoch_steps[rows] += taken.steps if names is _EPOCH_ROWS else 0
+            rows = np.searchsorted(step, measurements.step)
+            epoch[rows] = measurements.epoch
+            epoch_steps[rows] += measurements.steps if names is _EPOCH_ROWS else 0
             for index, name in enumerate(names):
-                sums[name][np.ix_(rows, part.places)] = taken.table[:, index]
-            groups = np.array([[known.setdefault(s, len(known)) for s in of_step] for of_step in taken.groups])
+                sums[name][np.ix_(rows, part.places)] = measurements.table[:, index]
+            groups = np.array([[known.setdefault(s, len(known)) for s in of_step] for of_step in measurements.groups])
             setting[np.ix_(rows, part.places)] = groups[:, part.group_of]
     # A step that was not measured but ends an epoch has the norm after it.
     sums["weight_sq"] = np.where(np.isnan(sums["weight_sq"]), sums["epoch_weight_sq"], sums["weight_sq"])
@@ -84,12 +84,12 @@ def merged(parts: Iterable[Part], count: int) -> Chunk:
     return Chunk(step, epoch, epoch_steps, settings, setting, sums)
 
 
-def _where(taken: Taken, step: int, early: bool) -> Taken:
-    kept = [i for i, number in enumerate(taken.step) if (number < step) == early]
+def _select(measurements: Taken, step: int, early: bool) -> Taken:
+    chosen = [i for i, number in enumerate(measurements.step) if (number < step) == early]
     return Taken(
-        step=[taken.step[i] for i in kept],
-        epoch=[taken.epoch[i] for i in kept],
-        steps=[taken.steps[i] for i in kept],
-        groups=[taken.groups[i] for i in kept],
-        table=taken.table[kept],
+        step=[measurements.step[i] for i in chosen],
+        epoch=[measurements.epoch[i] for i in chosen],
+        steps=[measurements.steps[i] for i in chosen],
+        groups=[measurements.groups[i] for i in chosen],
+        table=measurements.table[chosen],
     )

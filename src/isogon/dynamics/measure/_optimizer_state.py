@@ -30,7 +30,7 @@ class Settings:
     dampening: float
     maximize: bool
 
-    def resolved(self) -> Settings:
+    def on_host(self) -> Settings:
         """The same with every number on the host."""
         return replace(self, lr=float(self.lr)) if isinstance(self.lr, torch.Tensor) else self
 
@@ -43,17 +43,17 @@ def optimizer_kind(optimizer: torch.optim.Optimizer) -> str | None:
         return None
 
 
-def held_group(group: Mapping[str, Any]) -> dict[str, Any]:
+def copy_group(group: Mapping[str, Any]) -> dict[str, Any]:
     """The group as it is now, for `group_settings` later; a learning rate on a device is copied there, not read."""
-    held = {**group}
-    lr = held.get("lr")
+    copy = {**group}
+    lr = copy.get("lr")
     if isinstance(lr, torch.Tensor):  # schedulers change it in place
-        held["lr"] = lr.detach().clone()
-    return held
+        copy["lr"] = lr.detach().clone()
+    return copy
 
 
 def group_settings(kind: str | None, group: Mapping[str, Any]) -> Settings:
-    """The settings of a `held_group` of an optimizer of this `kind`."""
+    """The settings of a `copy_group` of an optimizer of this `kind`."""
     read = read_group(kind, group)
     on_device = isinstance(read.lr, torch.Tensor) and read.lr.device.type != "cpu"
     return Settings(
@@ -68,7 +68,7 @@ def group_settings(kind: str | None, group: Mapping[str, Any]) -> Settings:
 
 
 class MomentumBuffers:
-    """The heavy-ball buffers v of `parameters`, looked up anew only where the optimizer has other states."""
+    """The heavy-ball buffers v of `parameters`, looked up again only where the optimizer has other states."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, parameters: Sequence[torch.Tensor]) -> None:
         self._optimizer, self._parameters = optimizer, parameters
@@ -76,12 +76,12 @@ class MomentumBuffers:
         self._states: list[dict[str, Any]] = []
 
     def now(self) -> list[torch.Tensor | None]:
-        """One entry a parameter, None where it has no buffer; empty while none has."""
-        held = list(self._optimizer.state.values())
+        """One entry per parameter, None where it has no buffer; empty while none has."""
+        states = list(self._optimizer.state.values())
         # By identity throughout: comparing states would compare tensors, and hashing a tensor is slow.
-        if len(held) != len(self._known) or not all(map(is_, held, self._known)):
-            found = {id(p): state for p, state in self._optimizer.state.items()}
-            self._known, self._states = held, [found.get(id(p), {}) for p in self._parameters]
+        if len(states) != len(self._known) or not all(map(is_, states, self._known)):
+            by_parameter = {id(p): state for p, state in self._optimizer.state.items()}
+            self._known, self._states = states, [by_parameter.get(id(p), {}) for p in self._parameters]
         try:
             buffers = [*map(_BUFFER, self._states)]  # a loop in Python would take several times as long
         except KeyError:

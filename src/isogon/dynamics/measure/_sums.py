@@ -16,7 +16,7 @@ import torch
 from isogon.dynamics.measure._sum_names import EPOCH_ROWS, SQUARES, EpochSum, StepSum
 
 Tensors = Sequence[torch.Tensor]
-#: one entry a parameter; None adds nothing
+#: one entry per parameter; None adds nothing
 Optional = Sequence[torch.Tensor | None]
 
 # Elements: a few pieces of it in float64 fit a core's cache.
@@ -55,10 +55,10 @@ def sums_for(parameters: Tensors) -> Sums:
     kind = parameters[0].device.type
     if kind == "cpu":
         return PiecewiseSums(parameters)
-    return (_fused(parameters) if kind == "cuda" else None) or FlatSums(parameters)
+    return (_try_fused(parameters) if kind == "cuda" else None) or FlatSums(parameters)
 
 
-def _fused(parameters: Tensors) -> Sums | None:
+def _try_fused(parameters: Tensors) -> Sums | None:
     try:
         from isogon.dynamics.measure._fused_sums import FusedSums, fits
 
@@ -96,7 +96,7 @@ class PiecewiseSums(ListCopies):
     def before(self, into: Before | None, gradients: Optional, buffers: Optional) -> Before:
         copy = self.copy(None if into is None else into[0])
         buffers = buffers or [None] * len(gradients)
-        return copy, [_gradient_sums(*of_one) for of_one in zip(copy, gradients, buffers, strict=True)]
+        return copy, [_gradient_sums(*tensors) for tensors in zip(copy, gradients, buffers, strict=True)]
 
     def step(self, before: Before) -> torch.Tensor:
         copy, gradient = before
@@ -213,15 +213,15 @@ class FlatSums:
 
     def before(self, into: FlatCopy | None, gradients: Optional, buffers: Optional) -> FlatCopy:
         buffer_dot = self._each[StepSum.BUFFER_DOT_GRAD]
-        given = self._or_zeros(gradients)
+        dense_gradients = self._fill_missing(gradients)
         copy = self.copy(into)
         _norms(copy, self._each[StepSum.WEIGHT_SQ])
-        torch._foreach_mul_(copy.views, given)
+        torch._foreach_mul_(copy.views, dense_gradients)
         _sums(copy, self._each[StepSum.WEIGHT_DOT_GRAD])
-        torch._foreach_copy_(copy.views, given)
+        torch._foreach_copy_(copy.views, dense_gradients)
         _norms(copy, self._each[StepSum.GRAD_SQ])
         if buffers:
-            torch._foreach_mul_(copy.views, self._or_zeros(buffers))
+            torch._foreach_mul_(copy.views, self._fill_missing(buffers))
             _sums(copy, buffer_dot)
         else:
             buffer_dot.zero_()
@@ -230,13 +230,13 @@ class FlatSums:
     def step(self, before: FlatCopy) -> torch.Tensor:
         self._change(before)
         self._squares.square_()
-        return self._of_tensors(self._row_sums)
+        return self._sum_by_tensor(self._row_sums)
 
     def epoch(self, copy: FlatCopy) -> torch.Tensor:
         self._change(copy)
         _norms(self.copy(copy), self._each[StepSum.WEIGHT_SQ])
         rows = [self._each[row].square() if row in SQUARES else self._each[row] for row in EPOCH_ROWS]
-        return self._of_tensors(torch.stack(rows))
+        return self._sum_by_tensor(torch.stack(rows))
 
     def _change(self, copy: FlatCopy) -> None:
         # The difference of close numbers is exact.
@@ -245,10 +245,10 @@ class FlatSums:
         torch._foreach_mul_(copy.views, self._parameters)
         _sums(copy, self._each[StepSum.CHANGE_DOT_AFTER])
 
-    def _or_zeros(self, tensors: Optional) -> list[torch.Tensor]:
+    def _fill_missing(self, tensors: Optional) -> list[torch.Tensor]:
         return [torch.zeros_like(self._parameters[i]) if t is None else t for i, t in enumerate(tensors)]
 
-    def _of_tensors(self, rows: torch.Tensor) -> torch.Tensor:
+    def _sum_by_tensor(self, rows: torch.Tensor) -> torch.Tensor:
         table = rows.double()
         return table.new_zeros(len(rows), len(self._parameters)).index_add_(1, self._owner, table)
 

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from isogon.dynamics.measure._gradients import gradients_of, unscale_, with_closure_measured
+from isogon.dynamics.measure._gradients import measure_in_closure, read_gradients, unscale_
 from isogon.dynamics.measure._optimizer_state import (
     MomentumBuffers,
     Settings,
+    copy_group,
     group_settings,
-    held_group,
     optimizer_kind,
 )
 from isogon.dynamics.measure._sum_names import GRADIENT_POWER, EpochSum, StepSum
@@ -50,7 +50,7 @@ class Taken:
 class _Measured:
     """A measured step or epoch whose numbers are still on the device; `number` is the attempt, or the epoch's step.
 
-    `groups` are the parameter groups as they were then, by `held_group`.
+    `groups` are the parameter groups as they were then, by `copy_group`.
     """
 
     number: int
@@ -62,7 +62,7 @@ class _Measured:
 
 
 class Watch:
-    """Counts the steps of `optimizer` and measures those for which `wanted(step)` is true, step from 0.
+    """Counts the steps of `optimizer` and measures those for which `should_measure(watch)` is true; steps count from 0.
 
     A step that a GradScaler makes a fused optimizer skip still calls the hooks. Whether it was one is only known on the
     device, so `steps` counts it until `settle` has looked.
@@ -73,8 +73,8 @@ class Watch:
         optimizer: torch.optim.Optimizer,
         parameters: Mapping[str, torch.nn.Parameter],
         *,
-        wanted: Callable[[Watch], bool],
-        stepped: Callable[[Watch], None],
+        should_measure: Callable[[Watch], bool],
+        on_step: Callable[[Watch], None],
     ) -> None:
         self.optimizer, self.names, self.kind = optimizer, tuple(parameters), optimizer_kind(optimizer)
         self._parameters = list(parameters.values())
@@ -83,8 +83,8 @@ class Watch:
         places = {id(p): i for i, group in enumerate(optimizer.param_groups) for p in group["params"]}
         #: the parameter group of each tensor
         self.group_of = np.array([places[id(p)] for p in self._parameters])
-        self._wanted, self._stepped = wanted, stepped
-        self._known = [*_parameters_of(optimizer)]
+        self._should_measure, self._on_step = should_measure, on_step
+        self._known = [*_iterate_parameters(optimizer)]
         self._attempts = 0
         self._skipped: list[int] = []
         self._flags: list[tuple[int, torch.Tensor]] = []
@@ -131,27 +131,27 @@ class Watch:
         self._measured_gradient = self._in_epoch = False
 
     def settle(self) -> None:
-        """Look which steps were skipped; waits for the device where there is any doubt."""
+        """Find out which steps were skipped; waits for the device where there is any doubt."""
         if self._flags:
-            found = torch.stack([flag for _, flag in self._flags]).tolist()
-            self._skipped += [number for (number, _), skip in zip(self._flags, found, strict=True) if skip]
+            flags = torch.stack([flag for _, flag in self._flags]).tolist()
+            self._skipped += [number for (number, _), skip in zip(self._flags, flags, strict=True) if skip]
             self._flags = []
 
     def take(self) -> tuple[Taken, Taken]:
         """The steps and the ends of epochs measured since the last call, brought to the host in one transfer."""
         self.settle()
-        steps = [found for found in self._steps_waiting if found.number not in self._skipped]
+        steps = [entry for entry in self._steps_waiting if entry.number not in self._skipped]
         epochs = self._epochs_waiting
         self._steps_waiting, self._epochs_waiting = [], []
-        numbers = [found.number - bisect_left(self._skipped, found.number) for found in steps]
-        flat = torch.cat([found.table for found in steps + epochs]).cpu().numpy() if steps or epochs else np.empty(0)
+        numbers = [entry.number - bisect_left(self._skipped, entry.number) for entry in steps]
+        flat = torch.cat([entry.table for entry in steps + epochs]).cpu().numpy() if steps or epochs else np.empty(0)
         of_steps = flat[: len(StepSum) * len(steps)].reshape(len(steps), len(StepSum), len(self.names))
-        for found, table in zip(steps, of_steps, strict=True):
-            if found.without_gradient:
-                table[np.ix_(list(GRADIENT_POWER), list(found.without_gradient))] = np.nan
+        for entry, table in zip(steps, of_steps, strict=True):
+            if entry.without_gradient:
+                table[np.ix_(list(GRADIENT_POWER), list(entry.without_gradient))] = np.nan
         of_epochs = flat[len(StepSum) * len(steps) :].reshape(len(epochs), len(EpochSum), len(self.names))
-        of_ends = [found.number for found in epochs]
-        return self._taken(steps, numbers, of_steps), self._taken(epochs, of_ends, of_epochs)
+        of_ends = [entry.number for entry in epochs]
+        return self._to_host(steps, numbers, of_steps), self._to_host(epochs, of_ends, of_epochs)
 
     @torch.no_grad()
     def end_epoch(self) -> None:
@@ -184,7 +184,7 @@ class Watch:
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Go on counting from `state`; what is measured and not yet taken is dropped."""
+        """Resume counting from `state`; what is measured and not yet taken is dropped."""
         self._attempts, self._skipped, self._flags = int(state["steps"]), [], []
         self._steps_waiting, self._epochs_waiting = [], []
         self._keep_groups()
@@ -197,24 +197,24 @@ class Watch:
     # The two hooks are called at every step, few of which are measured: on the others they do next to nothing.
 
     def _before(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
-        now = [*_parameters_of(optimizer)]
+        now = [*_iterate_parameters(optimizer)]
         # By identity, and in C: this is done at every step.
         if len(now) != len(self._known) or not all(map(is_, now, self._known)):
-            others = f"has {len(now)} parameters and had {len(self._known)}"
+            difference = f"has {len(now)} parameters and had {len(self._known)}"
             if len(now) == len(self._known):
-                others = "has other parameters than it had"
+                difference = "has other parameters than it had"
             raise ParametersChangedError(
-                f"{type(optimizer).__name__} {others} when the monitor was made: close the monitor and make a new one "
-                "once all parameters are there."
+                f"{type(optimizer).__name__} {difference} when the monitor was made: close the monitor and make a new "
+                "one once all parameters are there."
             )
         flag = getattr(optimizer, "found_inf", None)
         if flag is not None:
             self._flags.append((self._attempts, flag.detach().reshape(())))
         self._begin_epoch()
         self._measured_gradient = False
-        if not self._wanted(self):
+        if not self._should_measure(self):
             return None
-        replaced = with_closure_measured(args, kwargs, self._measure_gradient)
+        replaced = measure_in_closure(args, kwargs, self._measure_gradient)
         if replaced is None:
             self._measure_gradient()
         return replaced
@@ -225,7 +225,7 @@ class Watch:
             self._measure_change()
             self._measured_gradient = False
         self._attempts += 1
-        self._stepped(self)
+        self._on_step(self)
 
     def _begin_epoch(self) -> None:
         """Keep the weights as they are, unless an epoch is under way."""
@@ -237,7 +237,7 @@ class Watch:
 
     @torch.no_grad()
     def _measure_gradient(self) -> None:
-        gradients = gradients_of(self._parameters)
+        gradients = read_gradients(self._parameters)
         # Only heavy-ball buffers enter h; Muon has others of the same name.
         buffers = self._buffers.now() if self.kind == "sgd" else []
         self._before_step = self._sums.before(self._before_step, gradients, buffers)
@@ -250,22 +250,22 @@ class Watch:
         table = self._sums.step(self._before_step)
         if self._scale is not None:
             unscale_(table, self._scale)
-        found = _Measured(self._attempts, self.epoch, self._last_groups, table, self._without_gradient)
-        self._steps_waiting.append(found)
+        measured = _Measured(self._attempts, self.epoch, self._last_groups, table, self._without_gradient)
+        self._steps_waiting.append(measured)
 
     def _keep_groups(self) -> None:
-        """Keep the groups' settings: a scheduler may have gone on to the next step's when the loop ends the epoch."""
-        self._last_groups = [held_group(group) for group in self.optimizer.param_groups]
+        """Keep the groups' settings: a scheduler may have moved on to the next step's when the loop ends the epoch."""
+        self._last_groups = [copy_group(group) for group in self.optimizer.param_groups]
 
-    def _taken(self, measured: Sequence[_Measured], numbers: list[int], table: Floats) -> Taken:
+    def _to_host(self, measured: Sequence[_Measured], numbers: list[int], table: Floats) -> Taken:
         return Taken(
             step=numbers,
-            epoch=[found.epoch for found in measured],
-            steps=[found.steps for found in measured],
-            groups=[tuple(group_settings(self.kind, group).resolved() for group in found.groups) for found in measured],
+            epoch=[entry.epoch for entry in measured],
+            steps=[entry.steps for entry in measured],
+            groups=[tuple(group_settings(self.kind, group).on_host() for group in entry.groups) for entry in measured],
             table=table,
         )
 
 
-def _parameters_of(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
+def _iterate_parameters(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
     return chain.from_iterable(map(itemgetter("params"), optimizer.param_groups))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from isogon.dynamics.record._delivery import Delivery, Sink
 from isogon.dynamics.record._detector import Detector, remaining_steps
 from isogon.dynamics.record._rows import ALL, LEAK, MEAN_STEPS, NOISE, RowMaker
-from isogon.dynamics.record._tables import SCHEMA, RunFolder, joined, read, read_epochs, read_run, table
+from isogon.dynamics.record._tables import SCHEMA, RunFolder, join_tables, read, read_epochs, read_run, table
 
 __all__ = [
     "ALL",
@@ -18,7 +18,7 @@ __all__ = [
     "RowMaker",
     "RunFolder",
     "Sink",
-    "joined",
+    "join_tables",
     "read",
     "read_epochs",
     "read_run",

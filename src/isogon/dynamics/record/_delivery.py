@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from isogon.dynamics.record._tables import joined
+from isogon.dynamics.record._tables import join_tables
 from isogon.errors import ArgumentError, first_line
 
 #: takes new rows as a table in the schema of `dynamics.SCHEMA`
@@ -20,7 +20,7 @@ class Delivery:
     """Hands rows and ends of epochs to the sinks, in order, each to each once.
 
     A sink that raises keeps its queue for the next time and disturbs nobody: neither the others nor the training, from
-    inside which it is called. It is warned of once until it works again. With `strict` the first error is raised, after
+    inside which it is called. It gives one warning until it works again. With `strict` the first error is raised, after
     every sink has had its turn.
     """
 
@@ -33,9 +33,9 @@ class Delivery:
         self._strict = strict
 
     def open(self, run: Mapping[str, Any]) -> None:
-        """Tell the sinks about the run; one that cannot take it raises here, before anything is trained."""
+        """Open the sinks for the run; one that cannot take it raises here, before anything is trained."""
         for queue in self._queues:
-            queue.tell("open", run)
+            queue.call("open", run)
 
     def add_rows(self, rows: pd.DataFrame) -> None:
         for queue in self._queues:
@@ -52,7 +52,7 @@ class Delivery:
             raise errors[0]
 
     def close(self) -> None:
-        """Deliver what waits, close the sinks, and say what is missing where; called again, it tries those again."""
+        """Deliver what waits, close the sinks, and warn of what is missing; called again, it tries those again."""
         errors = []
         for queue in self._queues:
             if queue.closed:
@@ -60,7 +60,7 @@ class Delivery:
             error = queue.deliver(warn=False)
             if error is None:
                 try:
-                    queue.tell("close")
+                    queue.call("close")
                 except Exception as problem:
                     error = problem
             queue.closed = error is None
@@ -94,7 +94,7 @@ class _Queue:
         kind = getattr(self.sink, "__name__", type(self.sink).__name__)
         return f"The sink {kind}" if place is None else f"{kind} {place}"
 
-    def tell(self, name: str, *args: Any) -> None:
+    def call(self, name: str, *args: Any) -> None:
         """Call the sink's method `name` if it has one."""
         method = getattr(self.sink, name, None)
         if callable(method):
@@ -105,14 +105,14 @@ class _Queue:
         try:
             if self.rows:
                 waiting = list(self.rows)
-                self.sink(joined(waiting) if len(waiting) > 1 else waiting[0])
+                self.sink(join_tables(waiting) if len(waiting) > 1 else waiting[0])
                 for _ in waiting:  # taken; what came meanwhile waits for the next time
                     self.rows.popleft()
-            told = list(self.epochs)
-            for row in told:
-                self.tell("end_epoch", row)
-            self.tell("flush")
-            for _ in told:  # only now are they where they belong; an epoch that is told again replaces itself
+            epochs = list(self.epochs)
+            for row in epochs:
+                self.call("end_epoch", row)
+            self.call("flush")
+            for _ in epochs:  # only now are they where they belong; an epoch that is sent again replaces itself
                 self.epochs.popleft()
         except Exception as error:  # a full disk, a lost connection: the sink's trouble, not the training's
             if warn and not self._failing:

@@ -53,7 +53,7 @@ CONFIRM = 3
 #: relative change of x' between two measurements that starts a new phase
 JUMP = 0.05
 
-_KEPT = int(LONGEST / SPACING) + 2
+_SLOTS = int(LONGEST / SPACING) + 2
 # Measurements that count in the estimate of r.
 _MEMORY = 100
 
@@ -70,9 +70,9 @@ class Detector:
             "rate": np.full(count, np.nan),
             "time": np.zeros(count),
             "kept": np.zeros(count, dtype=np.int64),
-            "times": np.full((count, _KEPT), np.nan),
-            "steps": np.zeros((count, _KEPT), dtype=np.int64),
-            "logs": np.full((count, _KEPT), np.nan),
+            "times": np.full((count, _SLOTS), np.nan),
+            "steps": np.zeros((count, _SLOTS), dtype=np.int64),
+            "logs": np.full((count, _SLOTS), np.nan),
             "seen": np.zeros(count),
             "mean": np.zeros(count),
             "mean_sq": np.zeros(count),
@@ -83,7 +83,7 @@ class Detector:
     ) -> NDArray[np.bool_]:
         """Which series are in equilibrium, given ‖w‖² before `step`, x' = `rate` and h̃ = `unit_grad_sq`.
 
-        `unit_grad_sq` may be several measurements since the last update, one a row. `power` is 4 for coupled weight
+        `unit_grad_sq` may be several measurements since the last update, one per row. `power` is 4 for coupled weight
         decay and 2 for decoupled (`theory.equilibrium.norm_power`). A rate of 0 or NaN has no equilibrium; an unknown
         h̃ (NaN) counts as free of noise.
         """
@@ -99,12 +99,12 @@ class Detector:
         self._learn_noise(np.atleast_2d(np.asarray(unit_grad_sq, dtype=np.float64)))
 
         index = np.arange(self.count)
-        newest = s["times"][index, (s["kept"] - 1) % _KEPT]
+        newest = s["times"][index, (s["kept"] - 1) % _SLOTS]
         due = usable & ((s["kept"] == 0) | (s["time"] - newest >= SPACING * (1 - 1e-9)))
         with np.errstate(divide="ignore", invalid="ignore"):
             log = np.log(norm_sq)
         self._test(due, step, log, power)
-        slot = s["kept"] % _KEPT
+        slot = s["kept"] % _SLOTS
         s["times"][index[due], slot[due]] = s["time"][due]
         s["steps"][index[due], slot[due]] = step
         s["logs"][index[due], slot[due]] = log[due]
@@ -124,7 +124,7 @@ class Detector:
         return {name: to_tensor(values) for name, values in self._state.items()}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from `state`."""
+        """Resume from `state`."""
         self._state = {name: to_array(values) for name, values in state.items()}
 
     def _learn_noise(self, energies: Floats) -> None:
@@ -159,7 +159,7 @@ class Detector:
             excess = np.abs(np.log1p(np.clip(now, -0.99, None)))
             sd = np.sqrt(r * -np.expm1(-power * window) / (power * window * length))
         bound = 2 * np.maximum(NEAR_LAW, sd) * np.where(s["declared"], 2.0, 1.0)
-        # A streak counts tests that speak against the state as it is.
+        # A streak counts tests that contradict the present state.
         against = tested & ((excess <= bound) != s["declared"])
         s["streak"] = np.where(tested, np.where(against, s["streak"] + 1, 0), s["streak"])
         flip = s["streak"] >= CONFIRM

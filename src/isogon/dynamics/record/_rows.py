@@ -45,7 +45,7 @@ class RowMaker:
 
     def __init__(self, watched: Watched, *, steps_per_epoch: float) -> None:
         self.watched, self.steps_per_epoch = watched, steps_per_epoch
-        self.layers = [name for name, own in zip(watched.names, watched.layers, strict=True) if own] + [ALL]
+        self.layers = [name for name, has_rows in zip(watched.names, watched.layers, strict=True) if has_rows] + [ALL]
         self._names = pd.Series(self.layers, dtype="str").array
         self._leak_sq, self._leaks = np.zeros(len(watched.names)), np.zeros(len(watched.names))
         self._unit_sq = np.zeros(len(watched.names))
@@ -57,18 +57,18 @@ class RowMaker:
         self._last_rate = np.full(len(self.layers), np.nan)
 
     def rows(self, chunk: Chunk) -> Columns:
-        """The columns of the record, one entry a step and layer that the chunk has, each of its type there."""
-        lawful = self._lawful_at(chunk.sums)
-        members = self._members_at(lawful)
-        sums = self._by_layer(chunk.sums, members)
+        """The columns of the record, one entry per step and layer that the chunk has, each of its type there."""
+        lawful = self._find_lawful(chunk.sums)
+        members = self._find_members(lawful)
+        sums = self._sum_by_layer(chunk.sums, members)
         weight_sq = sums["weight_sq"]
         setting, lr, weight_decay = self._settings(chunk, members)
-        # A map says of all of them together that they are invariant; a guess holds while none of them leaks.
+        # By a map all of them together are invariant; a guess holds while none of them leaks.
         joint = np.full(len(lawful), self.watched.silence is None)
         if not self.watched.mapped:
             joint &= (lawful | ~members).all(axis=1)
         known = np.append(lawful[:, self.watched.layers], joint[:, None], axis=1)
-        law = self._predictions(chunk, np.where(known, setting, -1))
+        law = self._predict(chunk, np.where(known, setting, -1))
         with np.errstate(divide="ignore", invalid="ignore"):
             effective_lr = lr / weight_sq
             unit_grad_sq = sums["grad_sq"] * weight_sq
@@ -82,7 +82,7 @@ class RowMaker:
             "lr": lr,
             "weight_decay": weight_decay,
             "norm": np.sqrt(weight_sq),
-            "predicted_norm": self._predicted_norms(chunk, law["setting"], members, adjusted),
+            "predicted_norm": self._predict_norms(chunk, law["setting"], members, adjusted),
             "step_angle": angle_from_sums(weight_sq, sums["change_sq"], sums["change_dot_after"]),
             "epoch_angle": angle_from_sums(start_sq, sums["epoch_change_sq"], sums["epoch_change_dot_after"]),
             "effective_lr": effective_lr,
@@ -93,7 +93,7 @@ class RowMaker:
             "predicted_step_angle": law["step_angle"],
             "predicted_epoch_angle": law["epoch_angle"],
         }
-        settled = self._in_equilibrium(chunk, members, weight_sq, adjusted, law)
+        settled = self._test_equilibrium(chunk, members, weight_sq, adjusted, law)
         present = np.isfinite(weight_sq)
         return {
             **{name: values[present] for name, values in columns.items()},
@@ -108,17 +108,17 @@ class RowMaker:
         return {**arrays, "tested_at": self._tested_at, "detector": self._detector.state()}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from `state`."""
+        """Resume from `state`."""
         for name in _REMEMBERED:
             if name in state:  # states that isogon 0.1 saved lack some
                 setattr(self, f"_{name}", to_array(state[name]))
         self._tested_at = int(state["tested_at"])
         self._detector.load_state(state["detector"])
 
-    def _lawful_at(self, sums: Mapping[str, Floats]) -> Bools:
-        """Of which tensors the law speaks at each step, by what was measured so far.
+    def _find_lawful(self, sums: Mapping[str, Floats]) -> Bools:
+        """To which tensors the law applies at each step, by what was measured so far.
 
-        Of none where theory is silent. With a map, of those whose gradient is more than rounding noise; without one, of
+        To none where theory is silent. With a map, to those whose gradient is more than rounding noise; without one, to
         those that did not leak.
         """
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -141,7 +141,7 @@ class RowMaker:
         usual = np.quantile(mean, 0.75, axis=1, keepdims=True)
         return np.asarray((count == 0) | (mean >= NOISE**2 * usual))
 
-    def _members_at(self, lawful: Bools) -> Bools:
+    def _find_members(self, lawful: Bools) -> Bools:
         """Which tensors make up `all`, the same at every step: all that a map chose, or, where theory is silent, all.
 
         Without a map those that do not leak at the first step at which any does not: a member that leaks later takes
@@ -157,62 +157,64 @@ class RowMaker:
             return members
         return np.broadcast_to(self._members, lawful.shape)
 
-    def _by_layer(self, sums: Mapping[str, Floats], members: Bools) -> dict[str, Floats]:
+    def _sum_by_layer(self, sums: Mapping[str, Floats], members: Bools) -> dict[str, Floats]:
         """Each sum for the layers and, last, over the members of `all`; one without a gradient adds nothing to that."""
         no_gradient = np.isnan(sums["grad_sq"])
-        some = members.any(axis=1)
-        some_gradient = (members & ~no_gradient).any(axis=1)
-        found = {}
+        has_member = members.any(axis=1)
+        has_gradient = (members & ~no_gradient).any(axis=1)
+        by_layer = {}
         for name, values in sums.items():
             counted = members & ~no_gradient if name in _OF_GRADIENT else members
             total = np.where(counted, values, 0.0).sum(axis=1)
-            total = np.where(some_gradient if name in _OF_GRADIENT else some, total, np.nan)
-            found[name] = np.append(values[:, self.watched.layers], total[:, None], axis=1)
-        return found
+            total = np.where(has_gradient if name in _OF_GRADIENT else has_member, total, np.nan)
+            by_layer[name] = np.append(values[:, self.watched.layers], total[:, None], axis=1)
+        return by_layer
 
     def _settings(self, chunk: Chunk, members: Bools) -> tuple[NDArray[np.int64], Floats, Floats]:
         """For each layer the place of its setting (−1: none, or not the same for all members), η and λ."""
         lr = np.array([*(float(s.lr) for s in chunk.settings), np.nan])
         decay = np.array([*(s.weight_decay for s in chunk.settings), np.nan])
         setting = chunk.setting
-        joint = _agreed(setting, members, -1)
+        joint = _shared_value(setting, members, -1)
         return (
             np.append(setting[:, self.watched.layers], joint[:, None], axis=1).astype(np.int64),
-            np.append(lr[setting][:, self.watched.layers], _agreed(lr[setting], members, np.nan)[:, None], axis=1),
             np.append(
-                decay[setting][:, self.watched.layers], _agreed(decay[setting], members, np.nan)[:, None], axis=1
+                lr[setting][:, self.watched.layers], _shared_value(lr[setting], members, np.nan)[:, None], axis=1
+            ),
+            np.append(
+                decay[setting][:, self.watched.layers], _shared_value(decay[setting], members, np.nan)[:, None], axis=1
             ),
         )
 
-    def _predictions(self, chunk: Chunk, setting: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
-        """What the law says for each layer: angles, x' (`rate`) and `power`; `setting` is −1 where it says nothing."""
-        found = {name: np.full(setting.shape, np.nan) for name in ("step_angle", "epoch_angle", "rate", "power")}
+    def _predict(self, chunk: Chunk, setting: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
+        """The law's predictions for each layer: angles, x' (`rate`) and `power`; `setting` is −1 where it has none."""
+        predicted = {name: np.full(setting.shape, np.nan) for name in ("step_angle", "epoch_angle", "rate", "power")}
         lag = np.where(chunk.epoch_steps > 0, chunk.epoch_steps, self.steps_per_epoch)
-        heard = setting.copy()
+        lawful_setting = setting.copy()
         for steps in np.unique(lag).tolist():
             at = (lag == steps)[:, None]
             for place in np.unique(setting[lag == steps]).tolist():
                 law = prediction(chunk.settings[place], steps) if place >= 0 else None
                 where = at & (setting == place)
-                heard[where] = place if law else -1
-                for name, values in found.items():
+                lawful_setting[where] = place if law else -1
+                for name, values in predicted.items():
                     values[where] = getattr(law, name) if law else np.nan
-        return {**found, "setting": heard}
+        return {**predicted, "setting": lawful_setting}
 
-    def _predicted_norms(self, chunk: Chunk, setting: NDArray[np.int64], members: Bools, adjusted: Floats) -> Floats:
+    def _predict_norms(self, chunk: Chunk, setting: NDArray[np.int64], members: Bools, adjusted: Floats) -> Floats:
         """‖w‖ in equilibrium; for coupled decay c·L^(1/4), L the mean of h̃ over the last 200 steps."""
         sizes = np.array(self.watched.sizes)
-        own = np.broadcast_to(sizes[self.watched.layers], (len(members), len(self.layers) - 1))
-        counts = np.append(own, (members * sizes).sum(axis=1)[:, None], axis=1)
+        single = np.broadcast_to(sizes[self.watched.layers], (len(members), len(self.layers) - 1))
+        counts = np.append(single, (members * sizes).sum(axis=1)[:, None], axis=1)
         with np.errstate(invalid="ignore"):
             fourth_root = np.maximum(self._mean_energy(chunk.step, adjusted), 0.0) ** 0.25
-        found = np.full(setting.shape, np.nan)
+        norms = np.full(setting.shape, np.nan)
         for place in set(setting.ravel().tolist()) - {-1}:
             where = setting == place
             of_place: Settings = chunk.settings[place]
             scale = fourth_root if of_place.kind in COUPLED else np.sqrt(counts)
-            found[where] = (norm_factor(of_place) * scale)[where]
-        return np.where(found > 0, found, np.nan)
+            norms[where] = (norm_factor(of_place) * scale)[where]
+        return np.where(norms > 0, norms, np.nan)
 
     def _mean_energy(self, steps: NDArray[np.int64], adjusted: Floats) -> Floats:
         """The mean of `adjusted` over the measurements of the last `MEAN_STEPS` steps, at each step."""
@@ -226,15 +228,15 @@ class RowMaker:
         start = np.searchsorted(all_steps, steps - MEAN_STEPS, side="right")
         with np.errstate(divide="ignore", invalid="ignore"):
             means: Floats = (total[end] - total[start]) / (count[end] - count[start])
-        kept = all_steps > steps[-1] - MEAN_STEPS
-        self._energy_steps, self._energies = all_steps[kept], energies[kept]
+        recent = all_steps > steps[-1] - MEAN_STEPS
+        self._energy_steps, self._energies = all_steps[recent], energies[recent]
         return means
 
-    def _in_equilibrium(
+    def _test_equilibrium(
         self, chunk: Chunk, members: Bools, weight_sq: Floats, adjusted: Floats, law: Mapping[str, NDArray[Any]]
     ) -> Bools:
         """Which layers are in equilibrium, where something is predicted; the detector looks as often as it tests."""
-        rates, found = law["rate"], np.empty(weight_sq.shape, dtype=bool)
+        rates, settled = law["rate"], np.empty(weight_sq.shape, dtype=bool)
         changed = self._changes(members, rates)
         fastest = np.nan_to_num(rates).max(axis=1).tolist()
         unseen = 0
@@ -245,8 +247,8 @@ class RowMaker:
                     step, norm_sq=weight_sq[i], rate=rates[i], power=law["power"][i], unit_grad_sq=adjusted[since]
                 )
                 self._tested_at = step
-            found[i] = self._settled
-        return found
+            settled[i] = self._settled
+        return settled
 
     def _changes(self, members: Bools, rates: Floats) -> list[bool]:
         """At which steps the rates jump, or other tensors than before make up `all`; that layer then starts again."""
@@ -257,11 +259,11 @@ class RowMaker:
         if regrouped.any():
             self._detector.reset(np.arange(len(self.layers)) == len(self.layers) - 1)
         self._last_rate, self._members = rates[-1].copy(), members[-1].copy()
-        found: list[bool] = (jumped.any(axis=1) | regrouped).tolist()
-        return found
+        changes: list[bool] = (jumped.any(axis=1) | regrouped).tolist()
+        return changes
 
 
-def _agreed(values: NDArray[Any], members: Bools, otherwise: float) -> NDArray[Any]:
+def _shared_value(values: NDArray[Any], members: Bools, otherwise: float) -> NDArray[Any]:
     """At each step the value that all members share, else `otherwise`."""
     low = np.where(members, values, np.inf).min(axis=1, initial=np.inf)
     high = np.where(members, values, -np.inf).max(axis=1, initial=-np.inf)

@@ -19,7 +19,7 @@ def to_tensor(values: ArrayLike) -> torch.Tensor:
 
 
 def to_array(values: torch.Tensor) -> NDArray[Any]:
-    """The way back, from whichever device the state was loaded onto.
+    """The inverse, from the device that the state was loaded onto.
 
     >>> to_array(to_tensor([True, False]))
     array([ True, False])

@@ -1,4 +1,4 @@
-"""The one table schema, and the run's folder on disk: a Parquet part an epoch, merged when the run is closed."""
+"""The one table schema, and the run's folder on disk: one Parquet part per epoch, merged when the run is closed."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ _PARTS = "records.part-*.parquet"
 
 def table(rows: Mapping[str, Any] | pd.DataFrame | None = None) -> pd.DataFrame:
     """A table in the schema; an empty one without `rows`."""
-    made = pd.DataFrame({name: [] for name in SCHEMA} if rows is None else rows, columns=list(SCHEMA))
+    frame = pd.DataFrame({name: [] for name in SCHEMA} if rows is None else rows, columns=list(SCHEMA))
     # Casts that change nothing would take most of the time.
-    others = {name: kind for (name, kind), found in zip(_TYPES.items(), made.dtypes, strict=True) if found != kind}
-    return made.astype(others) if others else made
+    casts = {name: kind for (name, kind), dtype in zip(_TYPES.items(), frame.dtypes, strict=True) if dtype != kind}
+    return frame.astype(casts) if casts else frame
 
 
-def joined(tables: list[pd.DataFrame]) -> pd.DataFrame:
+def join_tables(tables: list[pd.DataFrame]) -> pd.DataFrame:
     """Tables of one run as one.
 
     A step may come twice, its epoch angle after its other values or a run resumed from an earlier checkpoint: then the
@@ -73,7 +73,7 @@ def read(path: str | os.PathLike[str]) -> pd.DataFrame:
         files = [place] if place.is_file() else []
     if not files:
         raise ArgumentError("path", "a run's folder or a Parquet file of records", str(path), "check the path")
-    return joined([_read_file(file) for file in files])
+    return join_tables([_read_file(file) for file in files])
 
 
 def read_epochs(folder: str | os.PathLike[str]) -> pd.DataFrame:
@@ -86,7 +86,7 @@ def read_epochs(folder: str | os.PathLike[str]) -> pd.DataFrame:
 
 
 def read_run(folder: str | os.PathLike[str]) -> dict[str, Any]:
-    """What the run's folder says about the run: `name`, `recipe` (fields of a `Recipe`, or None), `layers`."""
+    """What the run's folder has about the run: `name`, `recipe` (fields of a `Recipe`, or None), `layers`."""
     file = Path(folder) / RUN
     return read_json(file, "run.json") if file.exists() else {}
 
@@ -96,7 +96,7 @@ class RunFolder:
 
     Rows arrive when the monitor flushes, usually at the end of each epoch, and become one part each, so that a killed
     process loses an epoch at most. `close` merges the parts into `records.parquet`. A folder with a run is continued by
-    a monitor that goes on from a checkpoint; before one that begins at step 0 its files are put into `earlier-1` …
+    a monitor that resumes from a checkpoint; before one that starts at step 0 its files are put into `earlier-1` …
     Files that cannot be read are renamed to NAME.damaged, with a warning, and are listed in `damaged`.
     """
 
@@ -126,8 +126,8 @@ class RunFolder:
         if self._used and rows["step"].min() == 0:
             self._set_aside()
         self._used = False
-        taken = [int(file.stem.rsplit("-", 1)[1]) for file in self.folder.glob(_PARTS)]
-        _write(self.folder / _PART.format(max(taken, default=-1) + 1), rows)
+        numbers = [int(file.stem.rsplit("-", 1)[1]) for file in self.folder.glob(_PARTS)]
+        _write(self.folder / _PART.format(max(numbers, default=-1) + 1), rows)
 
     def clear(self) -> None:
         """Forget what the folder has of a run that is about to be made again."""
@@ -160,7 +160,7 @@ class RunFolder:
         damaged = sorted(self.folder.glob("*.parquet.damaged"))
         for file in self._files():
             with suppress(FileNotFoundError):  # another rank was faster
-                reason = _damage(file)
+                reason = _find_damage(file)
                 if reason is None:
                     continue
                 damaged.append(file.replace(file.with_name(f"{file.name}.damaged")))
@@ -184,8 +184,8 @@ class RunFolder:
             write_json(place / RUN, self._run_before)
         self._epochs = {}
         warnings.warn(
-            f"{self.folder} holds another run, and this one begins at step 0: what it holds is now in {place}. "
-            "To go on with a run, load the monitor's state_dict.",
+            f"{self.folder} holds another run, and this one starts at step 0: what it holds is now in {place}. "
+            "To resume a run, load the monitor's state_dict.",
             stacklevel=2,
         )
 
@@ -199,8 +199,8 @@ class RunFolder:
             part.unlink()
 
 
-def _damage(file: Path) -> str | None:
-    """Why a Parquet file of a run's folder is none; None where it is one. That the disk fails is another matter."""
+def _find_damage(file: Path) -> str | None:
+    """Why a Parquet file of a run's folder is none; None where it is one. Errors of the disk are raised."""
     content = file.read_bytes()
     try:
         columns = pd.read_parquet(BytesIO(content)).columns
@@ -213,13 +213,13 @@ def _damage(file: Path) -> str | None:
 
 def _read_file(file: Path) -> pd.DataFrame:
     try:
-        found = pd.read_parquet(file)
+        frame = pd.read_parquet(file)
     except (OSError, ValueError) as error:  # pyarrow's errors are both
         raise ArgumentError("path", "a Parquet file", str(file), f"{error}".splitlines()[0]) from None
-    missing = [name for name in SCHEMA if name not in found.columns]
+    missing = [name for name in SCHEMA if name not in frame.columns]
     if missing:
         raise ArgumentError("path", "a Parquet file of records", str(file), f"it has no column {missing[0]}")
-    return table({name: found[name] for name in SCHEMA})
+    return table({name: frame[name] for name in SCHEMA})
 
 
 def _write(target: Path, rows: pd.DataFrame) -> None:
