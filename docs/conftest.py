@@ -6,5 +6,5 @@ import pytest
 
 
 @pytest.fixture(autouse=True)
-def _elsewhere(tmp_path, monkeypatch):
+def _use_own_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

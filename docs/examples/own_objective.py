@@ -33,6 +33,6 @@ def objective(trial: Trial) -> float:
 
 @torch.no_grad()
 def _accuracy(model: torch.nn.Module, images: torch.Tensor, labels: torch.Tensor) -> float:
-    found = (model.eval()(images).argmax(1) == labels).double().mean()
+    share = (model.eval()(images).argmax(1) == labels).double().mean()
     model.train()
-    return float(found)
+    return float(share)

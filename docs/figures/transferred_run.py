@@ -18,7 +18,7 @@ FULL_SAMPLES = 1_280_000
 MILESTONES = (100, 150, 180)
 
 
-def predicted(recipe: Recipe) -> Curves:
+def predict(recipe: Recipe) -> Curves:
     """The run under η ÷ 10 after epochs 100, 150 and 180, from twice the norm of equilibrium."""
     milestones = [round(epoch * recipe.steps_per_epoch) for epoch in MILESTONES]
     return curves(recipe, step_decay(recipe.lr, recipe.weight_decay, milestones), initial_norm=2.0)
@@ -27,9 +27,9 @@ def predicted(recipe: Recipe) -> Curves:
 def main(file: Path) -> None:
     moved = SMALL.transfer(samples=FULL_SAMPLES, solve="weight_decay").recipe
     runs = {
-        "80,000 images, weight decay 0.0016": predicted(SMALL),
-        f"1,280,000 images, transferred: {moved.weight_decay:g}": predicted(moved),
-        "1,280,000 images, kept at 0.0016": predicted(Recipe(**{**SMALL.to_dict(), "samples": FULL_SAMPLES})),
+        "80,000 images, weight decay 0.0016": predict(SMALL),
+        f"1,280,000 images, transferred: {moved.weight_decay:g}": predict(moved),
+        "1,280,000 images, kept at 0.0016": predict(Recipe(**{**SMALL.to_dict(), "samples": FULL_SAMPLES})),
     }
     print(draw_runs(runs, file, title="Equal tuning factor, equal angle per epoch (predicted)"))
 
