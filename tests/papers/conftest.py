@@ -7,7 +7,7 @@ import pytest
 
 from isogon import Recipe
 from isogon.lab import Config
-from isogon.papers.reproduction._experiment import Experiment, Judgement, Planned, cell_of, curves, final
+from isogon.papers.reproduction._experiment import Experiment, Judgement, Planned, cell_of, curves, final_row
 from isogon.report.exhibit._exhibits import FigureExhibit, Line, TableExhibit
 
 
@@ -62,11 +62,11 @@ def toys():
     shared = {"title": "A toy", "claim": "It runs.", "judge": judged}
     computed = pd.DataFrame({"panel": ["a", "b"], "value": [1.0, 2.0]})
     made = [
-        Experiment("yun/table", show=table_of, plan=grid, keep=final, choices=["the batch size"], **shared),
+        Experiment("yun/table", show=table_of, plan=grid, keep=final_row, choices=["the batch size"], **shared),
         Experiment("yun/figure", show=figure_of, plan=grid, keep=curves, **shared),
         Experiment("la/computed", show=lambda rows: [], compute=lambda options: computed, **shared),
     ]
-    return {one.id: one for one in made}
+    return {experiment.id: experiment for experiment in made}
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""What was computed is computed anew when its code has changed, and only then."""
+"""What was computed is computed again when its code has changed, and only then."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def compute(options):
 
 @pytest.fixture
 def written(tmp_path, monkeypatch):
-    """Write a module, import it anew and return it."""
+    """Write a module, import it again and return it."""
     monkeypatch.syspath_prepend(str(tmp_path / "code"))
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     (tmp_path / "code").mkdir()
@@ -41,18 +41,18 @@ def written(tmp_path, monkeypatch):
     sys.modules.pop("experiment_under_test", None)
 
 
-def test_a_changed_experiment_is_computed_anew(toys, written, tmp_path):
-    def found(text):
+def test_a_changed_experiment_is_computed_again(toys, written, tmp_path):
+    def compute(text):
         module = written(text)
-        one = replace(toys["la/computed"], compute=module.compute)
-        (reproduction,) = reproduce([one], out=tmp_path / "out", **HERE)
+        experiment = replace(toys["la/computed"], compute=module.compute)
+        (reproduction,) = reproduce([experiment], out=tmp_path / "out", **HERE)
         return reproduction.table["value"].tolist(), len(module.calls)
 
-    assert found(CODE) == ([1.0], 1)
-    assert found(CODE) == ([1.0], 0)
-    assert found(CODE.replace("calls = []", "calls = []  # of compute\n")) == ([1.0], 0), "a comment changes nothing"
-    assert found(CODE.replace("1.0", "2.0")) == ([2.0], 1)
-    assert found(CODE) == ([1.0], 0), "what the old code made is still there"
+    assert compute(CODE) == ([1.0], 1)
+    assert compute(CODE) == ([1.0], 0)
+    assert compute(CODE.replace("calls = []", "calls = []  # of compute\n")) == ([1.0], 0), "a comment changes nothing"
+    assert compute(CODE.replace("1.0", "2.0")) == ([2.0], 1)
+    assert compute(CODE) == ([1.0], 0), "what the old code made is still there"
 
 
 def test_code_imported_from_the_papers_counts_and_other_code_does_not(written, tmp_path, monkeypatch):

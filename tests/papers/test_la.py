@@ -162,8 +162,8 @@ def test_the_checker_has_the_papers_degrees_and_a_wrong_one_is_told():
 @pytest.mark.parametrize("name", FIGURES)
 def test_every_figure_is_planned_at_every_scale(name, scale):
     planned = BY_ID[name].plan(Options(scale))
-    assert len({one.config.key for one in planned}) == len(planned)
-    assert {one.labels["seed"] for one in planned} == set(range(la.SETUPS[scale].seeds))
+    assert len({training.config.key for training in planned}) == len(planned)
+    assert {training.labels["seed"] for training in planned} == set(range(la.SETUPS[scale].seeds))
     assert len(BY_ID[name].plan(Options(scale, seeds=1))) * la.SETUPS[scale].seeds == len(planned)
 
 
@@ -178,13 +178,13 @@ def test_the_papers_scale_is_as_printed():
             )
             assert (recipe.lr, recipe.weight_decay, recipe.momentum, recipe.batch_size) == (0.1, 5e-4, 0.9, 128)
             assert recipe.samples == 50_000
-    by_row = {one.labels["row"]: one.config for one in BY_ID["la/fig1"].plan(Options("paper"))}
+    by_row = {training.labels["row"]: training.config for training in BY_ID["la/fig1"].plan(Options("paper"))}
     exponential = from_name(by_row[la.EXPONENTIAL].schedule, recipe, epochs=160, steps_per_epoch=391)
     assert float(exponential.lr(391) / exponential.lr(0)) == pytest.approx(1.481, abs=5e-4)
 
 
 def test_figure_4_drops_the_rate_and_keeps_its_growth():
-    by_row = {one.labels["row"]: one.config for one in BY_ID["la/fig4"].plan(Options("paper"))}
+    by_row = {training.labels["row"]: training.config for training in BY_ID["la/fig4"].plan(Options("paper"))}
     logs = {}
     for row in (la.EXPONENTIAL, la.DROPPED):
         schedule = from_name(by_row[row].schedule, by_row[row].recipe, epochs=160, steps_per_epoch=391)
@@ -195,7 +195,7 @@ def test_figure_4_drops_the_rate_and_keeps_its_growth():
 
 
 def test_figures_share_their_runs():
-    keys = {name: {one.config.key for one in BY_ID[name].plan(Options("tiny"))} for name in FIGURES}
+    keys = {name: {training.config.key for training in BY_ID[name].plan(Options("tiny"))} for name in FIGURES}
     assert keys["la/fig2"] <= keys["la/fig5"]
     assert keys["la/fig3"] & keys["la/fig6"]
     assert len(set.union(*keys.values())) == 9 * la.SETUPS["tiny"].seeds
@@ -204,7 +204,10 @@ def test_figures_share_their_runs():
 def test_a_trained_pair_has_one_effective_rate_and_a_norm_that_grows():
     planned = BY_ID["la/fig1"].plan(Options("tiny", seeds=1))
     table = pd.concat(
-        [BY_ID["la/fig1"].keep(train(one.config, progress=False)).assign(**one.labels) for one in planned],
+        [
+            BY_ID["la/fig1"].keep(train(training.config, progress=False)).assign(**training.labels)
+            for training in planned
+        ],
         ignore_index=True,
     )
     assert BY_ID["la/fig1"].judge(table).verdict == "undecided"  # one seed
@@ -215,4 +218,4 @@ def test_a_trained_pair_has_one_effective_rate_and_a_norm_that_grows():
     gained = (growing["log_norm"] - fixed["log_norm"]).diff().mean()
     motion = planned[0].config.recipe.motion
     assert gained == pytest.approx(-10 * math.log1p(-motion.slow.real), rel=0.1)
-    assert next(one.title for one in BY_ID["la/fig1"].show(table)) == "train accuracy"
+    assert next(exhibit.title for exhibit in BY_ID["la/fig1"].show(table)) == "train accuracy"

@@ -20,7 +20,7 @@ from isogon.papers.reproduction._experiment import SCALES, Options
 from isogon.schedules import from_name
 
 BY_ID = {experiment.id: experiment for experiment in EXPERIMENTS}
-TRAINED = [one for one in EXPERIMENTS if one.keep is not None]
+TRAINED = [experiment for experiment in EXPERIMENTS if experiment.keep is not None]
 
 
 def planned(id_, scale="paper", **options):
@@ -52,28 +52,31 @@ def test_rank_correlation_is_spearmans_with_ties_and_gaps():
 
 
 def test_all_fourteen_are_there():
-    assert [one.id for one in EXPERIMENTS] == ["lla/table1", *(f"lla/fig{number}" for number in range(1, 14))]
+    assert [experiment.id for experiment in EXPERIMENTS] == [
+        "lla/table1",
+        *(f"lla/fig{number}" for number in range(1, 14)),
+    ]
 
 
 @pytest.mark.parametrize("scale", SCALES)
-@pytest.mark.parametrize("experiment", TRAINED, ids=lambda one: one.id)
+@pytest.mark.parametrize("experiment", TRAINED, ids=lambda experiment: experiment.id)
 def test_plans_have_configs_that_differ_and_labels(experiment, scale):
     runs = experiment.plan(Options(scale=scale))
-    assert len({one.config.key for one in runs}) == len(runs)
-    assert all({"column", "seed"} <= set(one.labels) for one in runs)
+    assert len({training.config.key for training in runs}) == len(runs)
+    assert all({"column", "seed"} <= set(training.labels) for training in runs)
     if scale == "tiny":
-        assert sum(one.config.epochs for one in runs) <= 60
+        assert sum(training.config.epochs for training in runs) <= 60
 
 
-@pytest.mark.parametrize("experiment", TRAINED, ids=lambda one: one.id)
+@pytest.mark.parametrize("experiment", TRAINED, ids=lambda experiment: experiment.id)
 def test_seeds_are_those_asked_for(experiment):
-    assert {one.labels["seed"] for one in experiment.plan(Options(scale="small", seeds=2))} == {0, 1}
+    assert {training.labels["seed"] for training in experiment.plan(Options(scale="small", seeds=2))} == {0, 1}
 
 
 def test_at_tiny_scale_figures_share_their_runs():
-    keys = {one.config.key for id_ in ("lla/fig1", "lla/fig12", "lla/fig13") for one in planned(id_, "tiny")}
+    keys = {training.config.key for id_ in ("lla/fig1", "lla/fig12", "lla/fig13") for training in planned(id_, "tiny")}
     assert len(keys) == 5
-    trials = {one.config.key for id_ in ("lla/fig3", "lla/fig9") for one in planned(id_, "tiny")}
+    trials = {training.config.key for id_ in ("lla/fig3", "lla/fig9") for training in planned(id_, "tiny")}
     assert len(trials) == 16
 
 
@@ -85,16 +88,20 @@ def test_figure_1_trains_the_printed_schedules():
         ("lla/fig13", "preresnet32", "cifar100"),
     ):
         runs = planned(id_)
-        assert {(one.config.net, one.config.data, one.config.recipe.momentum) for one in runs} == {(net, data, 0.0)}
-        assert {(one.config.recipe.batch_size, one.config.recipe.samples) for one in runs} == {(128, 50_000)}
-        for one in runs:
-            for cell in printed[printed["row"] == one.labels["column"]].itertuples():
-                found = rates(one.config, int(cell.column.removeprefix("epoch ")))
-                assert found == pytest.approx((cell.lr, cell.weight_decay)), (one.labels, cell.column)
+        assert {(training.config.net, training.config.data, training.config.recipe.momentum) for training in runs} == {
+            (net, data, 0.0)
+        }
+        assert {(training.config.recipe.batch_size, training.config.recipe.samples) for training in runs} == {
+            (128, 50_000)
+        }
+        for training in runs:
+            for cell in printed[printed["row"] == training.labels["column"]].itertuples():
+                measured = rates(training.config, int(cell.column.removeprefix("epoch ")))
+                assert measured == pytest.approx((cell.lr, cell.weight_decay)), (training.labels, cell.column)
 
 
 def test_set_ups_are_as_printed():
-    halving, decaying = (one.config for one in planned("lla/fig4"))
+    halving, decaying = (training.config for training in planned("lla/fig4"))
     for epoch, part in ((0, 1), (199, 1), (200, 2), (1199, 16), (1200, 32), (4000, 128), (7999, 128)):
         assert rates(halving, epoch) == pytest.approx((3.2 / part, 5e-4))
         assert rates(decaying, epoch) == pytest.approx((3.2, 5e-4 / part))
@@ -105,11 +112,16 @@ def test_set_ups_are_as_printed():
     assert rates(full.config, 30_000) == (1.6, 0)
     starts = planned("lla/fig8")
     assert len(starts) == 16
-    assert {one.config.initialisation for one in starts} == {"ntk", "kaiming", "kaiming*1000", "kaiming*0.001"}
-    factors = sorted({one.labels["factor"] for one in starts})
+    assert {training.config.initialisation for training in starts} == {
+        "ntk",
+        "kaiming",
+        "kaiming*1000",
+        "kaiming*0.001",
+    }
+    factors = sorted({training.labels["factor"] for training in starts})
     np.testing.assert_allclose(np.array(factors) / factors[0], [1, 5, 10, 50], rtol=0.01)
     for id_, momentum, start in (("lla/fig2", 0.9, 0.001), ("lla/fig10", 0.0, 0.01)):
-        small = next(one.config for one in planned(id_) if one.labels["column"] == lla_rates.SMALL)
+        small = next(training.config for training in planned(id_) if training.labels["column"] == lla_rates.SMALL)
         assert small.recipe.momentum == momentum
         assert rates(small, 4999) == pytest.approx((start, 5e-4))
         assert rates(small, 5000) == pytest.approx((start / 10, 5e-4))
@@ -118,23 +130,25 @@ def test_set_ups_are_as_printed():
 def test_mnist_trials_are_as_printed():
     runs = planned("lla/fig3")
     assert len(runs) == 3 * 500 * 2
-    for one in (one for one in runs if one.labels["seed"] == 7 and one.labels["stage"] == 200):
-        name = one.labels["column"]
+    for training in (training for training in runs if training.labels["seed"] == 7 and training.labels["stage"] == 200):
+        name = training.labels["column"]
         for epoch, factor in ((0, 4), (39, 4), (40, 2), (80, 1), (119, 1)):
             expected = (0.1 * (factor if name == "LR-decay" else 1), 0.1 * (factor if name == "WD-decay" else 1))
-            assert rates(one.config, epoch) == pytest.approx(expected)
-        assert rates(one.config, 120) == (0.01, 0)
-        assert one.config.epochs == 200
-    fixed = [one.config for one in planned("lla/fig9", seeds=3) if one.labels["column"] == lla_mnist.FIXED]
-    assert {one.init_seed for one in fixed} == {0}
-    assert len({one.seed for one in fixed}) == 3
+            assert rates(training.config, epoch) == pytest.approx(expected)
+        assert rates(training.config, 120) == (0.01, 0)
+        assert training.config.epochs == 200
+    fixed = [
+        training.config for training in planned("lla/fig9", seeds=3) if training.labels["column"] == lla_mnist.FIXED
+    ]
+    assert {config.init_seed for config in fixed} == {0}
+    assert len({config.seed for config in fixed}) == 3
 
 
 def test_recovery_keeps_the_intrinsic_rate_and_leaves_equilibrium():
-    for one in planned("lla/fig11"):
-        change = one.labels["change"] / one.config.steps_per_epoch
-        before, after = rates(one.config, change - 1), rates(one.config, change)
-        assert np.prod(before) == pytest.approx(np.prod(after)) == pytest.approx(one.labels["intrinsic_lr"])
+    for training in planned("lla/fig11"):
+        change = training.labels["change"] / training.config.steps_per_epoch
+        before, after = rates(training.config, change - 1), rates(training.config, change)
+        assert np.prod(before) == pytest.approx(np.prod(after)) == pytest.approx(training.labels["intrinsic_lr"])
         assert after[0] == pytest.approx(before[0] / 10)
 
 
@@ -289,11 +303,11 @@ def trials(wrong, count=64, images=200, first=lla_mnist.CONST, error=None, draw=
     for column in (first, *lla_mnist.OTHERS):
         for stage in (120, 200):
             for seed in range(count):
-                found = np.where(rng.random(images) < 0.1, (truth + 1) % 10, truth)
+                predicted = np.where(rng.random(images) < 0.1, (truth + 1) % 10, truth)
                 if column != first:
-                    found = np.where(rng.random(images) < wrong, (truth + 2) % 10, found)
-                text = "".join(map(str, found))
-                mistakes = float(np.mean(found != truth)) if error is None else error
+                    predicted = np.where(rng.random(images) < wrong, (truth + 2) % 10, predicted)
+                text = "".join(map(str, predicted))
+                mistakes = float(np.mean(predicted != truth)) if error is None else error
                 for epoch in range(stage // 20):
                     last = epoch == stage // 20 - 1
                     rows.append((column, stage, seed, epoch, mistakes, mistakes, text if last else ""))
@@ -417,9 +431,9 @@ def test_recovery_takes_time_in_inverse_proportion(mostly_undecided):
     assert verdict("lla/fig11", recovery(0.5, until=10)) == "fails"
     assert mostly_undecided(lambda draw: verdict("lla/fig11", recovery(1.0, noise=0.4, until=10, draw=draw)))
     assert verdict("lla/fig11", recovery(1.0, until=0.5)) == "undecided"
-    found = lla_recovery.recoveries(recovery(1.0))
-    expected = [lla_recovery.theory_steps(x) for x in found["intrinsic_lr"]]
-    np.testing.assert_allclose(found["steps"], expected, rtol=0.02)
+    times = lla_recovery.recoveries(recovery(1.0))
+    expected = [lla_recovery.theory_steps(x) for x in times["intrinsic_lr"]]
+    np.testing.assert_allclose(times["steps"], expected, rtol=0.02)
     trace, relation = BY_ID["lla/fig11"].show(recovery(1.0))
     assert trace.lines[-1].dashed
     assert relation.lines[-1].dashed
@@ -431,7 +445,7 @@ def test_recovery_takes_time_in_inverse_proportion(mostly_undecided):
 def test_a_run_with_no_epoch_gives_no_rows(tmp_path):
     from isogon.lab import Run
 
-    for one in TRAINED:
-        config = one.plan(Options())[0].config
+    for experiment in TRAINED:
+        config = experiment.plan(Options())[0].config
         failed = Run(config, "failed", pd.DataFrame(), folder=tmp_path, error="no")
-        assert len(one.keep(failed)) == 0
+        assert len(experiment.keep(failed)) == 0

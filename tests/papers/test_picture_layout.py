@@ -22,10 +22,10 @@ LAYERS = [f"backbone.body.layer{stage}.{block}.conv2.weight" for stage in range(
 
 def drawn(panels, title, tmp_path, monkeypatch):
     """The figure as `draw_panels` would save it, and its renderer."""
-    kept = []
-    monkeypatch.setattr(exhibit_figures, "save_figure", lambda figure, target: kept.append(figure))
+    figures = []
+    monkeypatch.setattr(exhibit_figures, "save_figure", lambda figure, target: figures.append(figure))
     exhibit_figures.draw_panels(panels, tmp_path / "picture.png", title=title)
-    (figure,) = kept
+    (figure,) = figures
     canvas = agg.FigureCanvasAgg(figure)
     canvas.draw()
     return figure, canvas.get_renderer()
@@ -65,7 +65,7 @@ def test_long_titles_wide_numbers_and_many_layers_have_room(count, log, tmp_path
         FigureExhibit(title, "part of the training", "angle of a step (rad)", lines, log_y=log)
         for title in itertools.islice(itertools.cycle(TITLES), count)
     ]
-    title = max((one.title for one in experiments().values()), key=len)
+    title = max((experiment.title for experiment in experiments().values()), key=len)
     figure, renderer = drawn(panels, title, tmp_path, monkeypatch)
     check_room(figure, renderer)
     named = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]

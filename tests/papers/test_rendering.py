@@ -105,8 +105,8 @@ def test_a_cell_tells_ours_printed_difference_and_what_was_lost():
 @pytest.mark.parametrize(("best", "place"), [("highest", ("0.2", "3125")), ("lowest", ("0.1", "3125")), (None, None)])
 def test_the_best_of_a_column_is_the_highest_or_the_lowest(best, place):
     table = TableExhibit("T", "r", "c", ROWS, COLUMNS, TABLE.ours, best=best)
-    found = [at for at, cell in cell_texts(table).items() if cell.best]
-    assert found == ([place] if place else []), "and a single number is not the best of anything"
+    best = [at for at, cell in cell_texts(table).items() if cell.best]
+    assert best == ([place] if place else []), "and a single number is not the best of anything"
 
 
 def test_every_form_has_every_cell_the_best_bold_and_the_marked_told():
@@ -129,7 +129,7 @@ def test_every_form_has_every_cell_the_best_bold_and_the_marked_told():
 
 
 def test_no_text_is_obeyed_by_the_page():
-    page, plain = (Page(exhibit_page_text(one)) for one in (hostile(), showing(TABLE, FIGURE)))
+    page, plain = (Page(exhibit_page_text(text)) for text in (hostile(), showing(TABLE, FIGURE)))
     assert {tag for tag, _ in page.tags} == {tag for tag, _ in plain.tags}
     flat = " ".join(" ".join(page.texts).split())
     # Title and heading, claim, sentence, number, the table's five, the note and the fact's two.
@@ -141,7 +141,7 @@ def test_no_text_is_obeyed_by_plotly():
     content = re.search(r'<script type="application/json" id="figures">(.*?)</script>', text, re.DOTALL)[1]
     (figure,) = json.loads(content)["figures"].values()
     shown = [figure["data"][0]["name"], figure["layout"]["title"]["text"], figure["layout"]["xaxis"]["title"]["text"]]
-    assert not any("<" in one for one in shown)
+    assert not any("<" in text for text in shown)
 
 
 def test_no_text_is_obeyed_by_markdown():
@@ -154,8 +154,8 @@ def test_no_text_is_obeyed_by_markdown():
 
 def test_no_text_is_obeyed_by_latex():
     latex = latex_text(hostile().tables)
-    kept = latex.replace(r"\textbackslash{}input\{e\}", "")
-    assert r"\input" not in kept
+    rest = latex.replace(r"\textbackslash{}input\{e\}", "")
+    assert r"\input" not in rest
     assert r"\%\& \#" in latex
     assert r"\textasciitilde{}\textasciicircum{}" in latex
     for line in latex.splitlines()[2:]:
@@ -213,18 +213,18 @@ def test_long_lines_are_thinned_and_keep_their_ends():
 
 
 def test_all_forms_are_written_and_a_missing_extra_is_told(tmp_path, monkeypatch):
-    told = []
+    messages = []
     empty = FigureExhibit("Nothing yet", "x", "y", [Line("none", [], [])], log_x=True, log_y=True)
-    one = showing(TABLE, *[FIGURE] * 3, empty)
-    written = write_exhibits(one, tmp_path, "yun-toy.tiny", tell=told.append)
+    toy = showing(TABLE, *[FIGURE] * 3, empty)
+    written = write_exhibits(toy, tmp_path, "yun-toy.tiny", tell=messages.append)
     assert sorted(file.name for file in written) == [f"yun-toy.tiny.{kind}" for kind in ("html", "md", "png", "tex")]
     assert (tmp_path / "yun-toy.tiny.png").read_bytes().startswith(b"\x89PNG")
-    assert told == []
+    assert messages == []
     for name in ("matplotlib.figure", "plotly.offline"):
         monkeypatch.setitem(sys.modules, name, None)
-    written = write_exhibits(one, tmp_path / "poor", "yun-toy.tiny", tell=told.append)
+    written = write_exhibits(toy, tmp_path / "poor", "yun-toy.tiny", tell=messages.append)
     assert sorted(file.suffix for file in written) == [".md", ".tex"]
-    assert [sentence.split()[0] for sentence in told] == ["plotly", "matplotlib"]
+    assert [sentence.split()[0] for sentence in messages] == ["plotly", "matplotlib"]
 
 
 @pytest.mark.skipif(CHROMIUM is None, reason="no chromium on the PATH")
@@ -245,7 +245,7 @@ def test_the_document_has_a_row_for_every_experiment(toys, tmp_path):
         return Judgement("holds", f"{len(rows)} rows.", {"rows": len(rows), "error of one seed": math.nan})
 
     toys["la/computed"] = replace(toys["la/computed"], judge=judge)
-    (found,) = reproduce([toys["la/computed"]], out=tmp_path, **here)
+    (reproduction,) = reproduce([toys["la/computed"]], out=tmp_path, **here)
     text = document_text(tmp_path / "results", toys)
     rows = {cells[0]: cells for cells in map(markdown_cells, text.splitlines()) if len(cells) == 8}
     assert rows.keys() >= set(toys)
@@ -253,8 +253,8 @@ def test_the_document_has_a_row_for_every_experiment(toys, tmp_path):
     row = rows["la/computed"]
     assert row[2] == "**holds**: 2 rows."
     assert row[3:5] == ["tiny", "rows 2"]
-    assert row[6] == found.made["date"]
-    assert row[7] == f"`{command_of('la/computed', found.options, engine='local', device='cpu')}`"
+    assert row[6] == reproduction.made["date"]
+    assert row[7] == f"`{command_of('la/computed', reproduction.options, engine='local', device='cpu')}`"
     assert "3 experiments: 1 hold, 2 not run." in text
 
 
@@ -279,10 +279,10 @@ def test_committed_verdicts_are_those_of_the_committed_rows():
     for identity, experiment in experiments().items():
         for scale in scales_in(COMMITTED, identity):
             reproduction = read_reproduction(COMMITTED, experiment, scale)
-            kept = json.loads((COMMITTED / f"{reproduction.stem}.json").read_text(encoding="utf-8"))
-            found = json.loads(json.dumps(reproduction.to_dict()))
-            numbers, kept_numbers = found.pop("numbers"), kept.pop("numbers")
-            assert found == kept, reproduction.stem
+            saved = json.loads((COMMITTED / f"{reproduction.stem}.json").read_text(encoding="utf-8"))
+            made = json.loads(json.dumps(reproduction.to_dict()))
+            numbers, kept_numbers = made.pop("numbers"), saved.pop("numbers")
+            assert made == saved, reproduction.stem
             assert numbers.keys() == kept_numbers.keys()
             for name, number in numbers.items():
                 # Other machines add in another order. What is not known is None.
@@ -293,7 +293,7 @@ def test_committed_verdicts_are_those_of_the_committed_rows():
 
 
 def test_committed_trainings_are_those_of_the_plan():
-    """Else the next run would not know what it adds to, and a folder of finished runs would be trained anew."""
+    """Else the next run would not know what it adds to, and a folder of finished runs would be trained again."""
     for identity, experiment in experiments().items():
         for scale in scales_in(COMMITTED, identity):
             sources = [

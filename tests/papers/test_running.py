@@ -21,7 +21,7 @@ from isogon.cli import main
 from isogon.errors import ArgumentError
 from isogon.lab.engines._workers import workers_kept
 from isogon.papers.reproduction import _runner as running
-from isogon.papers.reproduction._experiment import Options, Planned, cell_of, final
+from isogon.papers.reproduction._experiment import Options, Planned, cell_of, final_row
 from isogon.papers.reproduction._registry import experiments
 from isogon.papers.reproduction._results import read_reproduction
 from isogon.papers.reproduction._runner import reproduce
@@ -73,7 +73,7 @@ def test_rows_of_a_run_are_read_once_for_experiments_that_keep_the_same(toys, tm
 
     def keep(run):
         read.append(run.config.name)
-        return final(run)
+        return final_row(run)
 
     table = replace(toys["yun/table"], keep=keep)
     twin, figure = replace(table, id="yun/twin"), toys["yun/figure"]
@@ -88,7 +88,7 @@ def test_rows_of_a_run_are_read_once_for_experiments_that_keep_the_same(toys, tm
 
 @pytest.mark.parametrize("content", ["", "[]", "nonsense"])
 def test_files_that_cannot_be_read_are_named(toys, tmp_path, content):
-    """A result's or a run's: one sentence that says which, and how to go on."""
+    """A result's or a run's: one sentence that names it, with a cure."""
     table = next(iter(toys.values()))
     reproduce([table], out=tmp_path, **HERE)
     results = sorted((tmp_path / "results").iterdir())
@@ -134,7 +134,7 @@ def test_interrupted_it_keeps_what_ended_and_goes_on(toys, tmp_path, monkeypatch
     def keep(run):
         if interruptions:
             raise interruptions.pop()
-        return final(run)
+        return final_row(run)
 
     def show(rows):
         return [] if len(rows) == 3 else rows["no such column"]
@@ -155,11 +155,11 @@ def test_interrupted_it_keeps_what_ended_and_goes_on(toys, tmp_path, monkeypatch
 def test_tables_are_written_while_runs_end(toys, tmp_path, monkeypatch):
     monkeypatch.setattr(running, "PARTIAL_EVERY", 0.0)
     seen = []
-    written = running._written
+    write = running._write
     monkeypatch.setattr(
         running,
-        "_written",
-        lambda reproduction, *rest: seen.append(len(reproduction.table)) or written(reproduction, *rest),
+        "_write",
+        lambda reproduction, *rest: seen.append(len(reproduction.table)) or write(reproduction, *rest),
     )
     reproduce([toys["yun/table"]], out=tmp_path, **HERE)
     assert (seen[0], seen[-1]) == (1, 3), "first when one run has ended, last when all have"
@@ -174,22 +174,22 @@ def test_a_failed_run_is_counted_named_and_tried_again(toys, toy_registry, toy_c
     toy_registry["yun/table"] = replace(toys["yun/table"], plan=plan)
     toy_registry["yun/figure"] = replace(toys["yun/figure"], plan=plan)
     arguments = ("yun/table", "yun/figure", "--workers", "1", "--device", "cpu", "--out", str(tmp_path / "out"))
-    code, printed, said = isogon(*arguments)
+    code, printed, err = isogon(*arguments)
     assert code == 1
-    assert "1 runs failed" in said
-    assert "absent.npz" in said
+    assert "1 runs failed" in err
+    assert "absent.npz" in err
     assert "1 of 2 failed" in printed
     made = json.loads((tmp_path / "out" / "results" / "yun-table.tiny.json").read_text())
     assert made["runs"] == {"planned": 2, "finished": 1, "diverged": 0, "failed": 1, "pruned": 0}
-    kept = read_reproduction(tmp_path / "out" / "results", toy_registry["yun/figure"], "tiny")
-    assert len(kept.table) == 1, "a run without epochs has no curve"
+    saved = read_reproduction(tmp_path / "out" / "results", toy_registry["yun/figure"], "tiny")
+    assert len(saved.table) == 1, "a run without epochs has no curve"
 
 
 def test_the_file_says_where_the_result_comes_from_and_its_command_makes_it_again(toy_registry, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     options = Options(panels=("b",), columns=("100",), seeds=2)
-    (found,) = reproduce([toy_registry["yun/table"]], options, **HERE)
-    assert len(found.table) == 2, "panel bc is b too"
+    (reproduction,) = reproduce([toy_registry["yun/table"]], options, **HERE)
+    assert len(reproduction.table) == 2, "panel bc is b too"
     file = tmp_path / "reproduction" / "results" / "yun-table.tiny.json"
     made = json.loads(file.read_text())
     assert made["seeds"] == [0, 1]
@@ -228,8 +228,8 @@ def test_a_cell_leaves_out_what_did_not_finish():
 
 def test_nothing_to_run_is_said(toys, tmp_path):
     nothing = replace(toys["yun/table"], plan=lambda options: (), unavailable="The data are gone.")
-    (found,) = reproduce([nothing], out=tmp_path, **HERE)
-    assert (found.judgement.verdict, found.judgement.sentence) == ("not run", "The data are gone.")
+    (reproduction,) = reproduce([nothing], out=tmp_path, **HERE)
+    assert (reproduction.judgement.verdict, reproduction.judgement.sentence) == ("not run", "The data are gone.")
     assert (tmp_path / "results" / "yun-table.tiny.parquet").exists()
 
 
@@ -253,7 +253,7 @@ def test_panels_of_something_computed_are_refused_too(toys, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "message"),
     [
         ("yun/tabel", "did you mean yun/table"),
         ("", "needs one of"),
@@ -267,12 +267,12 @@ def test_panels_of_something_computed_are_refused_too(toys, tmp_path):
         ("yun/table --out FILE/below", "out must be a folder we can make"),
     ],
 )
-def test_bad_input_is_one_sentence(toy_registry, tmp_path, arguments, words):
+def test_bad_input_is_one_sentence(toy_registry, tmp_path, arguments, message):
     (tmp_path / "file").touch()
     code, out, err = isogon(*arguments.replace("FILE", str(tmp_path / "file")).split())
     assert code == 2
     assert out == ""
-    assert words in err
+    assert message in err
     assert err.count("\n") == 1
 
 
@@ -285,10 +285,10 @@ def test_the_list_is_complete():
     wanted |= {f"yun/table{number}" for number in range(1, 12)}
     wanted |= {"lla/table1", "la/toy", "la/degrees", "smd/table1", "smd/table2"}
     assert len(listed) == 52
-    assert {one["id"] for one in listed} == wanted
-    for one in listed:
-        assert all(one[name] for name in ("paper", "title", "claim")), one["id"]
-    images = {one["id"]: one["images"] for one in listed}
+    assert {entry["id"] for entry in listed} == wanted
+    for entry in listed:
+        assert all(entry[name] for name in ("paper", "title", "claim")), entry["id"]
+    images = {entry["id"]: entry["images"] for entry in listed}
     # 105 cells of which panels share the bottom row, three seeds, 300 epochs; an epoch drops the last part of a batch.
     sizes = (3125, 6250, 12500, 25000, 50000)
     assert images["yun/table1"] == (7 + 6 + 6) * 3 * 300 * sum(size // 128 * 128 for size in sizes)
@@ -298,7 +298,7 @@ def test_the_list_is_complete():
     assert images["smd/table2"] == 2 * 360_000 * 16
     code, out, _ = isogon("--list")
     assert code == 0
-    assert all(one["id"] in out for one in listed)
+    assert all(entry["id"] in out for entry in listed)
 
 
 # What follows from theory shows at any scale; accuracies of a few short runs may say anything.
@@ -315,29 +315,29 @@ def test_everything_at_scale_tiny(tmp_path):
         done = subprocess.run(command, capture_output=True, text=True)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         assert done.returncode == 0, done.stderr[-5000:]
-        found = json.loads(done.stdout)
-        assert [one["id"] for one in found] == list(experiments())
-        for identity, one in zip(experiments(), found, strict=True):
+        entries = json.loads(done.stdout)
+        assert [entry["id"] for entry in entries] == list(experiments())
+        for identity, entry in zip(experiments(), entries, strict=True):
             stem = f"{identity.replace('/', '-')}.tiny"
-            assert one["verdict"] in ("holds", "fails", "undecided", "not run"), identity
-            assert one["sentence"], identity
-            assert one["verdict"] != "not run" or one["unavailable"], identity
-            assert one["verdict"] != "fails" or identity not in FOLLOWS_THEORY, one["sentence"]
+            assert entry["verdict"] in ("holds", "fails", "undecided", "not run"), identity
+            assert entry["sentence"], identity
+            assert entry["verdict"] != "not run" or entry["unavailable"], identity
+            assert entry["verdict"] != "fails" or identity not in FOLLOWS_THEORY, entry["sentence"]
             for file in (f"results/{stem}.json", f"results/{stem}.parquet", f"exhibits/{stem}.html"):
                 assert (out / file).exists(), file
-            if one["verdict"] != "not run":
+            if entry["verdict"] != "not run":
                 drawn = [(out / "exhibits" / f"{stem}{ending}").exists() for ending in (".tex", ".png")]
                 assert any(drawn), f"{identity} shows neither table nor figure"
-            kept = read_reproduction(out / "results", experiments()[identity], "tiny")
-            assert kept.judgement.verdict == one["verdict"], "the verdict is a function of what was kept"
+            saved = read_reproduction(out / "results", experiments()[identity], "tiny")
+            assert saved.judgement.verdict == entry["verdict"], "the verdict is a function of what was kept"
         assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < BUDGET
         ended = endings(out)
         # Each kind of experiment once more; to draw all of them takes a while.
-        some = ("yun/table1", "yun/fig2", "la/degrees", "smd/table1")
-        code, printed, said = isogon(*some, *options)
-        assert code == 0, said
+        ids = ("yun/table1", "yun/fig2", "la/degrees", "smd/table1")
+        code, printed, err = isogon(*ids, *options)
+        assert code == 0, err
         assert endings(out) == ended
-        assert json.loads(printed) == [one for one in found if one["id"] in some]
+        assert json.loads(printed) == [entry for entry in entries if entry["id"] in ids]
     finally:
         # A page has all of Plotly within: together they are hundreds of megabytes.
         shutil.rmtree(out, ignore_errors=True)

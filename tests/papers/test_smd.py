@@ -110,9 +110,9 @@ def test_figure_3_wants_the_rescaled_run_at_the_law_and_the_standard_one_below(m
     assert verdict("smd/fig3", table(rescaled=(3, 1, 1, 1))) == "holds"
     assert len(BY_ID["smd/fig3"].show(table())) == 3
     # Gradients that shrink are told, and decide nothing.
-    found = BY_ID["smd/fig3"].judge(table())
-    assert "unit gradients √h of these stages are 0.50, 0.25, 0.12 of those before the first drop" in found.sentence
-    assert found.numbers["√h, stage 4"] == pytest.approx(1 / 8)
+    judgement = BY_ID["smd/fig3"].judge(table())
+    assert "unit gradients √h of these stages are 0.50, 0.25, 0.12 of those before the first drop" in judgement.sentence
+    assert judgement.numbers["√h, stage 4"] == pytest.approx(1 / 8)
     assert verdict("smd/fig3", table().drop(columns="adjusted_grad_sq")) == "holds", "results of older versions"
 
 
@@ -245,13 +245,13 @@ def test_figure_8_wants_the_angle_to_grow_as_the_root_of_k_whatever_the_gradient
 def test_every_training_is_planned_at_every_scale(name, scale):
     planned = BY_ID[name].plan(Options(scale))
     assert len(planned) >= 2
-    assert len({one.config.key for one in planned}) == len(planned)
+    assert len({training.config.key for training in planned}) == len(planned)
     assert len(BY_ID[name].plan(Options(scale, seeds=3))) % 3 == 0
 
 
 def test_the_papers_scale_is_as_printed():
     for name in ("smd/fig3", "smd/fig6", "smd/table1"):
-        by_row = {one.labels["row"]: one.config for one in BY_ID[name].plan(Options("paper"))}
+        by_row = {training.labels["row"]: training.config for training in BY_ID[name].plan(Options("paper"))}
         standard = by_row["Standard"]
         assert (standard.net, standard.schedule, standard.epochs) == ("resnet50", "lr_30_60_80", 90)
         assert by_row["Rescale"].schedule == "balanced(lr_30_60_80)"
@@ -259,12 +259,12 @@ def test_the_papers_scale_is_as_printed():
         assert (recipe.lr, recipe.weight_decay, recipe.momentum, recipe.batch_size) == (0.1, 1e-4, 0.9, 256)
         assert standard.data.startswith("imagefolder:")
         assert BY_ID[name].unavailable
-    fixed = {one.labels["row"]: one.config.recipe for one in BY_ID["smd/fig2"].plan(Options("paper"))}
+    fixed = {training.labels["row"]: training.config.recipe for training in BY_ID["smd/fig2"].plan(Options("paper"))}
     assert [(fixed[row].lr, fixed[row].weight_decay, fixed[row].momentum) for row in ("SGD", "SGDM")] == [
         (0.2, 1e-4, 0.0),
         (0.2, 1e-4, 0.9),
     ]
-    mobile = [one.config for one in BY_ID["smd/fig9"].plan(Options("paper"))]
+    mobile = [training.config for training in BY_ID["smd/fig9"].plan(Options("paper"))]
     assert [config.net for config in mobile] == ["mobilenet_v2", "shufflenet_v2_plus"]
     assert all((config.recipe.lr, config.recipe.weight_decay) == (0.5, 4e-5) for config in mobile)
     large = smd_scaling.SETUPS["paper"].config(16, 0)
@@ -273,7 +273,8 @@ def test_the_papers_scale_is_as_printed():
 
 def test_the_three_of_the_stages_share_their_runs():
     keys = [
-        {one.config.key for one in BY_ID[name].plan(Options("tiny"))} for name in ("smd/fig3", "smd/fig6", "smd/table1")
+        {training.config.key for training in BY_ID[name].plan(Options("tiny"))}
+        for name in ("smd/fig3", "smd/fig6", "smd/table1")
     ]
     assert keys[0] == keys[1] == keys[2]
 
@@ -289,13 +290,13 @@ def small_config(schedule, **options):
 
 def test_kept_rows_of_a_rescaled_run_have_stages_at_one_norm_and_shown_norms_that_drop():
     run = train(small_config("balanced(lr_1)", scale_invariant="plain"), progress=False)
-    kept = BY_ID["smd/fig3"].keep(run)
-    assert kept.groupby("epoch")["stage"].first().tolist() == [0, 1]
-    law = kept.groupby("stage")["predicted_step_angle"].first()
+    rows = BY_ID["smd/fig3"].keep(run)
+    assert rows.groupby("epoch")["stage"].first().tolist() == [0, 1]
+    law = rows.groupby("stage")["predicted_step_angle"].first()
     assert law[0] / law[1] == pytest.approx(math.sqrt(10), rel=1e-3)
-    ratio = (kept["rescaled_norm"] / kept["norm"]).groupby(kept["stage"]).first()
+    ratio = (rows["rescaled_norm"] / rows["norm"]).groupby(rows["stage"]).first()
     np.testing.assert_allclose(ratio, [1, 10**-0.25])
-    assert set(kept["layer"]) == {"stem.conv.weight", "body.1.conv.weight", "body.3.conv.weight"}
+    assert set(rows["layer"]) == {"stem.conv.weight", "body.1.conv.weight", "body.3.conv.weight"}
     steps_kept = BY_ID["smd/fig6"].keep(run)
     assert len(steps_kept) == 10
     assert steps_kept["mean_unit_grad_sq"].iloc[1] == pytest.approx(steps_kept["unit_grad_sq"].iloc[:2].mean())
@@ -312,21 +313,21 @@ def test_weights_that_are_not_invariant_keep_the_standard_schedule_under_rescali
 
 
 def test_both_sides_of_the_linear_scaling_rule_are_kept(tmp_path):
-    by_row = {one.labels["row"]: one for one in BY_ID["smd/fig7"].plan(Options("tiny", panels=("a",)))}
+    by_row = {training.labels["row"]: training for training in BY_ID["smd/fig7"].plan(Options("tiny", panels=("a",)))}
     recipe = Recipe(lr=0.1, weight_decay=0.02, batch_size=20, samples=100, epochs=2)
     turns = {"body.1.conv.weight": [1, 4, 16]}
     small = replace(small_config("constant"), recipe=recipe, turns=turns, snapshot_every=1)
     run = train(small, tmp_path / "small", progress=False)
-    kept = BY_ID["smd/fig7"].keep(run)
+    rows = BY_ID["smd/fig7"].keep(run)
     angles = run.epochs[column_of("body.1.conv.weight", 4)]
-    np.testing.assert_array_equal(kept["angle_4"], angles)
-    assert kept["angle_16"].isna().all(), "an epoch has five steps"
+    np.testing.assert_array_equal(rows["angle_4"], angles)
+    assert rows["angle_16"].isna().all(), "an epoch has five steps"
     motion = law("sgd", lr=0.1, weight_decay=0.02, momentum=0.9)
-    assert kept["predicted_4"].tolist() == pytest.approx([float(motion.angle(4))] * 2)
-    assert kept["gradient_4"].between(1, 4.5).all()
-    assert kept["gradient_16"].isna().all()
+    assert rows["predicted_4"].tolist() == pytest.approx([float(motion.angle(4))] * 2)
+    assert rows["gradient_4"].between(1, 4.5).all()
+    assert rows["gradient_16"].isna().all()
     # A kept run is judged and shown alone, too.
-    alone = kept.assign(**by_row[smd_scaling.SMALL].labels)
+    alone = rows.assign(**by_row[smd_scaling.SMALL].labels)
     for name in ("smd/fig7", "smd/fig8"):
         assert verdict(name, alone) == "undecided"
         assert len(BY_ID[name].show(alone)) == 1
@@ -335,6 +336,6 @@ def test_both_sides_of_the_linear_scaling_rule_are_kept(tmp_path):
 def test_the_small_run_of_the_linear_scaling_rule_is_trained_once():
     planned = BY_ID["smd/fig7"].plan(Options("small"))
     assert len(planned) == 4
-    assert len({one.config.key for one in planned}) == 3
+    assert len({training.config.key for training in planned}) == 3
     seen = sum(batch * (imagenet.SAMPLES // batch) for batch in (256, 4 * 256, 16 * 256))
     assert BY_ID["smd/fig8"].images("paper") == 90 * seen

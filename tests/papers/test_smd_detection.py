@@ -58,8 +58,8 @@ class Detector(nn.Module):
         self.head = nn.Linear(6, 4 + classes)
 
     def forward(self, images, targets=None):
-        found = self.head(torch.stack([self.body(image[None]).mean((0, 2, 3)) for image in images]))
-        boxes, classes = found.split([4, found.shape[1] - 4], 1)
+        output = self.head(torch.stack([self.body(image[None]).mean((0, 2, 3)) for image in images]))
+        boxes, classes = output.split([4, output.shape[1] - 4], 1)
         if self.training:
             wanted = torch.stack([target["boxes"][0] for target in targets]) / 32
             labels = torch.stack([target["labels"][0] for target in targets])
@@ -98,7 +98,7 @@ def test_batches_are_epochs_of_all_pictures_and_can_begin_anywhere():
 
 
 def test_the_printed_schedule():
-    setting = smd_detection.SETTINGS["paper"]
+    setting = smd_detection.SETUPS["paper"]
     assert setting.steps == 360_000
     recipe = setting.recipe
     assert (recipe.lr, recipe.weight_decay, recipe.momentum, recipe.batch_size) == (0.02, 1e-4, 0.9, 16)
@@ -111,7 +111,7 @@ def test_the_printed_schedule():
     assert setting.backbone == "resnet50"
 
 
-@pytest.mark.parametrize("setting", smd_detection.SETTINGS.values(), ids=smd_detection.SETTINGS)
+@pytest.mark.parametrize("setting", smd_detection.SETUPS.values(), ids=smd_detection.SETUPS)
 def test_points_of_the_curves_do_not_straddle_a_drop(setting):
     assert all(step % setting.period == 0 for step in (*setting.drops, setting.steps))
     assert setting.warm_up < setting.period
@@ -189,7 +189,7 @@ def stand_in(monkeypatch):
     monkeypatch.setattr(
         smd_detection, "build_detector", lambda backbone, classes, *, size: built.append(size) or Detector(classes)
     )
-    monkeypatch.setitem(smd_detection.SETTINGS, "tiny", SETTING)
+    monkeypatch.setitem(smd_detection.SETUPS, "tiny", SETTING)
     return built
 
 
@@ -221,11 +221,11 @@ def test_without_torchvision_it_is_not_run_and_says_why(tmp_path, monkeypatch):
     for name in [name for name in sys.modules if name.split(".")[0] == "torchvision"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "torchvision", None)
-    told = []
-    (table,) = reproduce([BY_ID["smd/table2"]], out=tmp_path, tell=told.append, **HERE)
+    messages = []
+    (table,) = reproduce([BY_ID["smd/table2"]], out=tmp_path, tell=messages.append, **HERE)
     assert table.judgement.verdict == "not run"
     assert table.judgement.sentence.startswith("Mask R-CNN needs torchvision, which does not import here")
-    assert told == [f"smd/table2: {table.judgement.sentence}"]
+    assert messages == [f"smd/table2: {table.judgement.sentence}"]
     (figure,) = reproduce([BY_ID["smd/fig3"]], Options(panels=("d",)), out=tmp_path, **HERE)
     assert figure.judgement == table.judgement
     assert smd_detection.layer_rows(Options(panels=("a", "c"))).empty, "nobody asked for it"

@@ -50,7 +50,7 @@ def test_what_is_drawn_is_read_back(root):
     assert len(part) == len(content["images"]) == 7
     assert part.category_ids == tuple(CATEGORIES)
     assert part.classes == 3
-    single = [one for one in content["annotations"] if not one["iscrowd"]]
+    single = [annotation for annotation in content["annotations"] if not annotation["iscrowd"]]
     assert len(content["annotations"]) == len(single) + 1
     assert sum(len(part[place][1]["labels"]) for place in range(7)) == len(single), "a crowd is no object"
     assert {int(label) for place in range(7) for label in part[place][1]["labels"]} == {1, 2}, "ids 2 and 5 count up"
@@ -91,7 +91,7 @@ def test_a_flip_moves_boxes_and_masks_with_the_picture(root):
 
 def test_boxes_are_cut_to_the_picture_and_thin_ones_left_out(root, tmp_path):
     def change(content):
-        first, second = [one for one in content["annotations"] if not one["iscrowd"]][:2]
+        first, second = [annotation for annotation in content["annotations"] if not annotation["iscrowd"]][:2]
         content["annotations"] = [first, second]
         first["bbox"], second["bbox"] = [-3, -3, 50, 50], [5, 5, 0.5, 20]
 
@@ -101,7 +101,7 @@ def test_boxes_are_cut_to_the_picture_and_thin_ones_left_out(root, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "message"),
     [
         (lambda content: content.pop("categories"), "not in COCO's layout.*categories"),
         (lambda content: content["annotations"][0].update(category_id=99), "not in COCO's layout.*99"),
@@ -109,8 +109,8 @@ def test_boxes_are_cut_to_the_picture_and_thin_ones_left_out(root, tmp_path):
         (lambda content: content["images"].clear() or content["annotations"].clear(), "no pictures"),
     ],
 )
-def test_annotations_that_cannot_be_used_are_named(root, tmp_path, change, words):
-    with pytest.raises(DamagedDataError, match=f"instances_val2017.json cannot be used: .*{words}"):
+def test_annotations_that_cannot_be_used_are_named(root, tmp_path, change, message):
+    with pytest.raises(DamagedDataError, match=f"instances_val2017.json cannot be used: .*{message}"):
         CocoPart(changed(root, tmp_path, change), TEST)
 
 
@@ -133,9 +133,9 @@ def test_files_that_are_missing_or_wrong_are_named(root, tmp_path):
 
 
 def boxes_of(*corners, labels=None, scores=None):
-    found = {"boxes": torch.tensor(np.array(corners), dtype=torch.float32).reshape(-1, 4)}
-    found["labels"] = torch.tensor(labels or [1] * len(corners), dtype=torch.int64)
-    return found | ({} if scores is None else {"scores": torch.tensor(scores, dtype=torch.float32)})
+    boxes = {"boxes": torch.tensor(np.array(corners), dtype=torch.float32).reshape(-1, 4)}
+    boxes["labels"] = torch.tensor(labels or [1] * len(corners), dtype=torch.int64)
+    return boxes | ({} if scores is None else {"scores": torch.tensor(scores, dtype=torch.float32)})
 
 
 def test_average_precision_of_cases_that_are_known():
@@ -160,12 +160,14 @@ def test_average_precision_is_a_mean_over_classes_of_what_the_order_of_scores_sa
     for _ in range(6):
         corners = rng.uniform(0, 20, (5, 2))
         truth = np.hstack([corners, corners + rng.uniform(5, 10, (5, 2))])
-        found = truth + rng.normal(0, 1.5, truth.shape)
+        detected = truth + rng.normal(0, 1.5, truth.shape)
         labels = [1, 1, 1, 2, 2]
-        pictures.append((boxes_of(*found, labels=labels, scores=rng.uniform(0, 1, 5)), boxes_of(*truth, labels=labels)))
+        pictures.append(
+            (boxes_of(*detected, labels=labels, scores=rng.uniform(0, 1, 5)), boxes_of(*truth, labels=labels))
+        )
     value = own_box_ap50(pictures)
     assert 5 < value < 95
-    squared = [({**found, "scores": found["scores"] ** 2}, truth) for found, truth in pictures]
+    squared = [({**detected, "scores": detected["scores"] ** 2}, truth) for detected, truth in pictures]
     assert own_box_ap50(squared) == pytest.approx(value)
     assert own_box_ap50(pictures[::-1]) == pytest.approx(value)
 
@@ -202,11 +204,11 @@ def test_without_pycocotools_there_is_one_measure_under_its_own_name(root, monke
 def test_pycocotools_measures_the_six_of_the_table(root):
     pytest.importorskip("pycocotools.coco", reason="pycocotools is not installed")
     data = CocoPart(root, TEST)
-    found = average_precisions(Oracle(data), data)
-    assert tuple(found) == COCO_APS
-    assert [found[name] for name in COCO_APS[:3]] == pytest.approx([100] * 3)
+    precisions = average_precisions(Oracle(data), data)
+    assert tuple(precisions) == COCO_APS
+    assert [precisions[name] for name in COCO_APS[:3]] == pytest.approx([100] * 3)
     # Pillow and pycocotools draw outlines alike but for single pixels, which matter for objects of a few.
-    assert found["mask AP50"] > 90
+    assert precisions["mask AP50"] > 90
 
 
 def test_drawn_annotations_have_all_that_pycocotools_reads(root):
@@ -215,7 +217,7 @@ def test_drawn_annotations_have_all_that_pycocotools_reads(root):
         # Its versions 2.0.9 and 2.0.10 copy `info` without asking whether it is there.
         assert content.keys() == {"info", "images", "annotations", "categories"}
         needed = {"id", "image_id", "category_id", "segmentation", "area", "bbox", "iscrowd"}
-        assert all(one.keys() == needed for one in content["annotations"])
+        assert all(annotation.keys() == needed for annotation in content["annotations"])
 
 
 # Weights
@@ -241,15 +243,15 @@ class Branches(nn.Module):
 
 def test_weights_whose_outputs_all_go_into_norms_are_invariant_as_the_checker_says():
     model, x = Branches(), torch.randn(4, 3, 8, 8, generator=torch.Generator().manual_seed(0))
-    found = normalised_map(model, lambda copied: copied(x))
-    assert set(found.invariant) == {"normed.weight", "linear.weight", "linear.bias"}
+    watched = normalised_map(model, lambda copied: copied(x))
+    assert set(watched.invariant) == {"normed.weight", "linear.weight", "linear.bias"}
     proven = check(model, x)
-    assert set(found.alone) == set(proven.alone)
-    assert set(proven.invariant) == set(found.invariant)
-    assert not found.is_invariant
-    assert "norm takes its output" in found.explain("normed.weight")
-    for name in found.invariant:
-        assert found.statistics_degrees([name]) == proven.statistics_degrees([name])
+    assert set(watched.alone) == set(proven.alone)
+    assert set(proven.invariant) == set(watched.invariant)
+    assert not watched.is_invariant
+    assert "norm takes its output" in watched.explain("normed.weight")
+    for name in watched.invariant:
+        assert watched.statistics_degrees([name]) == proven.statistics_degrees([name])
     assert all(not module._forward_hooks and not module._forward_pre_hooks for module in model.modules())
     assert int(model.norm.num_batches_tracked) == 0, "a copy is watched"
 

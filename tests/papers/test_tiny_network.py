@@ -41,9 +41,9 @@ def test_degrees_and_names_are_those_of_cnn4(options):
 def test_what_tiny_trains_is_told_among_the_choices():
     words = {"fashion-mini": "fashion", "drawn-folders": "drawn"}
     for identity, experiment in experiments().items():
-        told = " ".join(experiment.choices).lower()
+        text = " ".join(experiment.choices).lower()
         configs = [planned.config for planned in experiment.plan(Options(scale="tiny"))]
         for data in {config.data for config in configs}:
-            assert words[data] in told, f"{identity} does not say that tiny has {data}"
+            assert words[data] in text, f"{identity} does not say that tiny has {data}"
         if any(config.net == TINY_NETWORK for config in configs):
-            assert "averaged to" in told, f"{identity} does not say that tiny averages pixels"
+            assert "averaged to" in text, f"{identity} does not say that tiny averages pixels"

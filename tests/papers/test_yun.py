@@ -16,7 +16,7 @@ from isogon.papers.yun._angle_figures import windows
 from isogon.papers.yun._columns import judge_table
 from isogon.papers.yun._figures import EXPERIMENTS
 
-BY_ID = {one.id: one for one in EXPERIMENTS}
+BY_ID = {experiment.id: experiment for experiment in EXPERIMENTS}
 ANGLES = ("fig3", "fig4", "fig5", "fig6", "fig7", "fig9")
 
 
@@ -29,19 +29,19 @@ def planned(name, scale="paper", **options):
 
 def test_every_table_and_figure_is_there():
     assert list(BY_ID) == [f"yun/table{n}" for n in range(1, 12)] + [f"yun/fig{n}" for n in range(1, 10)]
-    assert all(one.title and one.claim and one.choices for one in EXPERIMENTS)
+    assert all(experiment.title and experiment.claim and experiment.choices for experiment in EXPERIMENTS)
 
 
 @pytest.mark.parametrize("number", range(1, 12))
 def test_the_paper_scale_has_every_printed_cell_three_times(number):
     cells = printed.yun_table(number)
-    found = Counter(
+    planned_cells = Counter(
         (p.labels["panel"], r.samples, r.batch_size, r.lr, r.weight_decay)
         for p in planned(f"table{number}")
         for r in [p.config.recipe]
     )
     names = ["panel", "samples", "batch_size", "lr", "weight_decay"]
-    assert found == {tuple(row): 3 for row in cells[names].itertuples(index=False, name=None)}
+    assert planned_cells == {tuple(row): 3 for row in cells[names].itertuples(index=False, name=None)}
     known = {p.labels.get("printed") for p in planned(f"table{number}")} - {None}
     assert known == set(cells["accuracy"].dropna())
 
@@ -74,7 +74,7 @@ def test_the_papers_epochs_schedules_and_networks():
 
 
 @pytest.mark.parametrize("scale", SCALES)
-@pytest.mark.parametrize("name", [one.id.removeprefix("yun/") for one in EXPERIMENTS])
+@pytest.mark.parametrize("name", [experiment.id.removeprefix("yun/") for experiment in EXPERIMENTS])
 def test_plans_have_one_run_for_each_set_of_labels(name, scale):
     plan = planned(name, scale)
     assert len({tuple(sorted(p.labels.items())) for p in plan}) == len(plan) > 0
@@ -88,10 +88,15 @@ def test_plans_have_one_run_for_each_set_of_labels(name, scale):
 def test_no_small_experiment_takes_more_than_an_hour_and_tiny_ones_share_their_runs():
     # ResNet-18 at 60,000 images a second; DenseNet, EfficientNet and images of 64 pixels at 10,000.
     slow = {"yun/table8", "yun/table9", "yun/table10", "yun/fig8"}
-    for one in EXPERIMENTS:
-        assert one.images("small") / (10_000 if one.id in slow else 60_000) < 3600
+    for experiment in EXPERIMENTS:
+        assert experiment.images("small") / (10_000 if experiment.id in slow else 60_000) < 3600
     # Figure 8 has pictures of its own, in ImageNet's layout.
-    runs = {p.config.key for one in EXPERIMENTS if one.id != "yun/fig8" for p in one.plan(Options(scale="tiny"))}
+    runs = {
+        p.config.key
+        for experiment in EXPERIMENTS
+        if experiment.id != "yun/fig8"
+        for p in experiment.plan(Options(scale="tiny"))
+    }
     assert len(runs) <= 48
     assert len(planned("fig8", "tiny")) == 6
 
@@ -128,10 +133,14 @@ def made_up(top=0.0, *, seeds=3, noise=0.1, height=90.0, fall=1.0, name="table1"
 def test_a_table_with_its_top_at_the_stated_factor_holds_and_one_with_it_elsewhere_fails(number):
     name = f"table{number}"
     judge = BY_ID[f"yun/{name}"].judge
-    found = judge(made_up(name=name))
-    assert found.verdict == "holds"
+    judgement = judge(made_up(name=name))
+    assert judgement.verdict == "holds"
     # Table 4 is judged up to B = 512.
-    assert found.numbers["columns"] == found.numbers["met"] == (9 if number == 4 else len(printed.yun_headline(number)))
+    assert (
+        judgement.numbers["columns"]
+        == judgement.numbers["met"]
+        == (9 if number == 4 else len(printed.yun_headline(number)))
+    )
     # Four octaves away: beyond ×2 in every column that has such a cell.
     assert judge(made_up(top=3.0, name=name)).verdict == "fails"
     assert judge(made_up(top=-2.0, name=name)).verdict == "fails"
@@ -186,7 +195,7 @@ def test_the_printed_numbers_of_table_1_do_not_fail_and_those_of_table_4_fail_be
 
 def test_a_table_is_shown_in_the_printed_layout():
     shown = BY_ID["yun/table3"].show(made_up(name="table3"))
-    assert [one.title for one in shown] == ["Table 3 (a)", "Table 3 (b)", "Table 3 (c)"]
+    assert [exhibit.title for exhibit in shown] == ["Table 3 (a)", "Table 3 (b)", "Table 3 (c)"]
     first = shown[0]
     assert first.columns == ["2048", "1024", "512", "256", "128"]
     assert (first.rows[0], first.rows[-1]) == ("6.4 / 0.0001", "0.1 / 0.0001")
@@ -252,10 +261,10 @@ def test_windows_are_the_last_halves_of_the_phases():
 
 def test_an_angle_figure_shows_tuned_panels_theory_and_the_contrast():
     shown = BY_ID["yun/fig4"].show(angles("fig4"))
-    assert [one.title[:12] for one in shown] == ["Figure 4 (a)", "Figure 4 (b)", "Figure 4 (c)", "For contrast"]
+    assert [exhibit.title[:12] for exhibit in shown] == ["Figure 4 (a)", "Figure 4 (b)", "Figure 4 (c)", "For contrast"]
     assert [line.dashed for line in shown[0].lines] == [False] * 5 + [True]
     assert len(shown[-1].lines) == 5
-    assert [len(one.lines) for one in BY_ID["yun/fig2"].show(angles("fig2"))] == [7, 6]
+    assert [len(exhibit.lines) for exhibit in BY_ID["yun/fig2"].show(angles("fig2"))] == [7, 6]
 
 
 def rates(*, level=lambda labels: 1.0, drift=0.0, wobble=0.01, epochs=80, draw=3):
@@ -282,7 +291,7 @@ def test_effective_rates_hold_by_theory_and_fail_where_equal_data_differ_or_noth
     assert judge(rates(drift=0.1)).verdict == "fails"
     assert mostly_undecided(lambda draw: judge(rates(wobble=0.5, draw=draw)).verdict)
     assert judge(rates(epochs=4)).verdict == "undecided"
-    assert [len(one.lines) for one in BY_ID["yun/fig1"].show(rates())] == [6, 6]
+    assert [len(exhibit.lines) for exhibit in BY_ID["yun/fig1"].show(rates())] == [6, 6]
 
 
 def transfer(part=0.0, whole=0.0, *, noise=0.05, seeds=3, draw=4):
@@ -311,8 +320,8 @@ def test_imagenets_weight_decays_are_those_of_the_figure():
     assert decays["a"] == [0.0004, 0.0008, 0.0016, 0.0032, 0.0064]
     assert decays["b"] == [2.5e-5, 5e-5, 1e-4, 2e-4, 4e-4]
     shown = BY_ID["yun/fig8"].show(transfer())
-    assert [list(one.lines[0].x) for one in shown] == list(decays.values())
-    assert [one.log_x for one in shown] == [True, True]
+    assert [list(exhibit.lines[0].x) for exhibit in shown] == list(decays.values())
+    assert [exhibit.log_x for exhibit in shown] == [True, True]
 
 
 # The printed numbers, and one short training
@@ -330,13 +339,13 @@ def test_the_printed_numbers_are_those_of_the_catalogue(shared_papers):
 
 
 def test_a_tiny_run_gives_rows_that_can_be_shown():
-    one = BY_ID["yun/fig5"]
-    plan = one.plan(Options(scale="tiny"))
+    experiment = BY_ID["yun/fig5"]
+    plan = experiment.plan(Options(scale="tiny"))
     first = next(p for p in plan if p.config.recipe.samples == 200)
     run = train(first.config, progress=False)
-    rows = one.keep(run).assign(**first.labels)
+    rows = experiment.keep(run).assign(**first.labels)
     assert list(rows["epoch"]) == list(range(first.config.epochs))
     assert rows[["epoch_angle", "effective_lr", "effective_lr_epoch", "predicted_epoch_angle"]].notna().all(axis=None)
-    assert one.judge(rows).verdict == "undecided"
-    assert len(one.show(rows)[0].lines) == 2
+    assert experiment.judge(rows).verdict == "undecided"
+    assert len(experiment.show(rows)[0].lines) == 2
     assert BY_ID["yun/table5"].keep(run)["accuracy"].iloc[0] == run.accuracy

@@ -47,8 +47,8 @@ class Markup(HTMLParser):
 
 
 def embedded(text):
-    found = re.search(r'<script type="application/json" id="run">(.*?)</script>', text, re.DOTALL)
-    return json.loads(found.group(1))
+    match = re.search(r'<script type="application/json" id="run">(.*?)</script>', text, re.DOTALL)
+    return json.loads(match.group(1))
 
 
 @pytest.fixture(scope="module")
@@ -89,8 +89,8 @@ def test_drops_are_drawn_in_every_panel(text):
 
 def test_the_page_tells_name_recipe_findings_and_layers(run, text):
     markup = Markup(text)
-    for told in ("first run", "weight_decay 0.005", "batch_size 16", *run.layers, *[f.advice for f in run.findings]):
-        assert told in markup.text
+    for text in ("first run", "weight_decay 0.005", "batch_size 16", *run.layers, *[f.advice for f in run.findings]):
+        assert text in markup.text
     boxes = [attributes for tag, attributes in markup.tags if attributes.get("type") == "checkbox"]
     assert len(boxes) == len(run.layers) + 1
 
@@ -164,8 +164,8 @@ def test_of_many_layers_the_joint_one_and_the_suspects_open(records, tmp_path, r
     many[5] = many[5].assign(step_angle=0.0)
     (tmp_path / "run.json").write_text((run_folder / "run.json").read_text())
     folder = RunFolder(tmp_path)
-    for some in many:
-        folder(some)
+    for name in many:
+        folder(name)
     run = summarise(tmp_path)
     assert len(run.layers) == 24
     opening = opening_layers(run)

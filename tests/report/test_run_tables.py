@@ -16,7 +16,7 @@ from isogon.dynamics.record._tables import table
 from isogon.errors import ArgumentError
 from isogon.recipe import Recipe
 from isogon.report.run._metrics import metric_lines
-from isogon.report.run._tables import PANELS, lines, marks, summarise, thinned
+from isogon.report.run._tables import PANELS, lines, marks, summarise, thin
 
 
 def rows(layer="a", *, lr=(1.0,) * 4, **columns):
@@ -26,21 +26,21 @@ def rows(layer="a", *, lr=(1.0,) * 4, **columns):
 
 def test_each_line_is_a_column_of_its_layer(records):
     layers = ["all", "stem.conv.weight"]
-    found = lines(records, layers)
-    assert {line.layer for line in found} == set(layers)
-    for line in found:
+    drawn_lines = lines(records, layers)
+    assert {line.layer for line in drawn_lines} == set(layers)
+    for line in drawn_lines:
         column = line.panel.predicted if line.predicted else line.panel.measured
-        own = records[records.layer == line.layer].set_index("step")[column].dropna()
-        assert line.step.tolist() == own.index.tolist()
+        values = records[records.layer == line.layer].set_index("step")[column].dropna()
+        assert line.step.tolist() == values.index.tolist()
         unit = np.degrees if "degrees" in line.panel.title else np.asarray
-        np.testing.assert_allclose(line.value, unit(own))
+        np.testing.assert_allclose(line.value, unit(values))
         assert line.epoch.tolist() == [step // 8 for step in line.step]
-    drawn = {(line.panel.measured, line.predicted) for line in found if line.layer == "all"}
+    drawn = {(line.panel.measured, line.predicted) for line in drawn_lines if line.layer == "all"}
     assert drawn == {(p.measured, guess) for p in PANELS for guess in (False, True)} - {("effective_lr", True)}
 
 
 def test_epoch_angles_lie_at_the_ends_of_epochs(records):
-    (line,) = (one for one in lines(records, ["all"]) if one.panel.measured == "epoch_angle" and not one.predicted)
+    (line,) = (line for line in lines(records, ["all"]) if line.panel.measured == "epoch_angle" and not line.predicted)
     assert line.step.tolist() == list(range(7, 64, 8))
 
 
@@ -53,12 +53,12 @@ def test_what_a_logarithmic_axis_cannot_show_is_left_out():
 @given(st.lists(st.floats(-9, 9), min_size=1, max_size=300), st.integers(4, 40))
 def test_thinning_keeps_ends_and_extremes_within_its_limit(values, most):
     array = np.array(values)
-    places = thinned(array, most)
+    places = thin(array, most)
     assert len(places) <= max(most, 1)
     assert np.all(np.diff(places) > 0)
     assert {0, len(values) - 1} <= set(places.tolist())
-    kept = array[places]
-    assert (kept.min(), kept.max()) == (array.min(), array.max())
+    shown = array[places]
+    assert (shown.min(), shown.max()) == (array.min(), array.max())
     if len(values) <= most:
         assert len(places) == len(values)
 
@@ -96,11 +96,11 @@ def test_chosen_layers_limit_the_lines_and_not_the_findings(run_folder):
 
 
 def test_metrics_are_the_columns_of_the_epochs_with_numbers_in_them(metrics_folder, run_folder, evil):
-    found = {line.name: line for line in summarise(metrics_folder).metrics}
-    assert list(found) == ["loss", "val/loss", "accuracy", evil]
-    assert [line.kind for line in found.values()] == ["loss", "loss", "accuracy", evil]
+    by_name = {line.name: line for line in summarise(metrics_folder).metrics}
+    assert list(by_name) == ["loss", "val/loss", "accuracy", evil]
+    assert [line.kind for line in by_name.values()] == ["loss", "loss", "accuracy", evil]
     table = read_epochs(metrics_folder)
-    for name, line in found.items():
+    for name, line in by_name.items():
         assert line.value.tolist() == table[name].tolist(), "zeros and negative numbers too"
         assert (line.step.tolist(), line.epoch.tolist()) == (table.step.tolist(), table.epoch.tolist())
     assert summarise(metrics_folder / "records.parquet").metrics[0].name == "loss"
@@ -111,10 +111,10 @@ def test_metrics_of_one_kind_are_neighbours_and_gaps_are_left_out():
     table = pd.DataFrame(
         {"epoch": [1, 0], "step": [9, 4], "loss": [1.0, 2.0], "f1": [np.inf, 0.5], "eval_loss": [3, 4]}
     )
-    found = metric_lines(table)
-    assert [line.name for line in found] == ["loss", "eval_loss", "f1"]
-    assert found[0].value.tolist() == [2.0, 1.0]
-    assert (found[2].step.tolist(), found[2].value.tolist()) == ([4], [0.5])
+    metrics = metric_lines(table)
+    assert [line.name for line in metrics] == ["loss", "eval_loss", "f1"]
+    assert metrics[0].value.tolist() == [2.0, 1.0]
+    assert (metrics[2].step.tolist(), metrics[2].value.tolist()) == ([4], [0.5])
 
 
 def test_a_broken_table_of_epochs_is_refused(run_folder, tmp_path):

@@ -161,8 +161,8 @@ def test_texts_of_the_user_stay_texts_and_passwords_stay_home(page, evil):
 
 
 def test_an_objective_of_ones_own_has_no_angles_and_no_per_cent(study, tmp_path):
-    own = Study.made({**STUDY, "task": {"objective": "mine:train"}})
-    outcome = made(own, "ValueError: no")
+    study = Study.made({**STUDY, "task": {"objective": "mine:train"}})
+    outcome = made(study, "ValueError: no")
     path = write_search_page(outcome, tmp_path, tmp_path / "report.html")
     shown = figures(path)["figures"]
     assert "angles" not in shown

@@ -9,7 +9,7 @@ import pandas as pd
 
 
 @cache
-def _whole(name: str) -> pd.DataFrame:
+def _read_csv(name: str) -> pd.DataFrame:
     with (files("isogon.papers") / "printed" / f"{name}.csv").open(encoding="utf-8") as file:
         return pd.read_csv(file)
 
@@ -21,7 +21,7 @@ def yun_table(number: int) -> pd.DataFrame:
     >>> len(cells), float(cells["accuracy"].max())
     (105, 95.26)
     """
-    return _of_table("yun_tables", number)
+    return _rows_of_table("yun_tables", number)
 
 
 def yun_headline(number: int) -> pd.DataFrame:
@@ -31,7 +31,7 @@ def yun_headline(number: int) -> pd.DataFrame:
     >>> (yun_headline(1)["rank"] <= 2).all()
     np.True_
     """
-    return _of_table("yun_headline", number)
+    return _rows_of_table("yun_headline", number)
 
 
 def other_table(paper: str, number: int) -> pd.DataFrame:
@@ -40,10 +40,10 @@ def other_table(paper: str, number: int) -> pd.DataFrame:
     >>> list(other_table("smd", 1)["value"])
     ['76.25', '76.27']
     """
-    rows = _of_table("other_tables", number)
+    rows = _rows_of_table("other_tables", number)
     return rows[rows["paper"] == paper].drop(columns="paper").reset_index(drop=True)
 
 
-def _of_table(name: str, number: int) -> pd.DataFrame:
-    rows = _whole(name)
+def _rows_of_table(name: str, number: int) -> pd.DataFrame:
+    rows = _read_csv(name)
     return rows[rows["table"] == number].drop(columns="table").reset_index(drop=True)

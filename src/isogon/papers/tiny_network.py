@@ -1,4 +1,4 @@
-"""The network that stands for all others at scale `tiny`, where a hundred runs must fit into a minute."""
+"""The network that stands in for all others at scale `tiny`, where a hundred runs must fit into a minute."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Numbers first, then pictures; this room draws what the others computed."""
+"""Numbers first, then pictures; this room draws what others computed."""
 
 from __future__ import annotations
 

@@ -1,10 +1,12 @@
-"""What all pictures share: colours, the look of an axis, and where a picture may go."""
+"""What all pictures share: colours, the look of an axis, and how a picture is written."""
 
 from __future__ import annotations
 
 import io
+import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +18,7 @@ from isogon.files import write_whole
 STATIC = (".png", ".pdf", ".svg")
 # A palette that survives colour blindness and grey printing (Okabe and Ito).
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
-# Newer versions of plotly.js offer to upload the chart unless told not to; dollars in a name are no formula.
+# Newer versions of plotly.js offer to upload the chart by default; dollars in a name are no formula.
 PLOTLY_CONFIG = {
     "displaylogo": False,
     "responsive": True,
@@ -47,6 +49,15 @@ def plotly_layout(along: str, upward: str) -> dict[str, Any]:
         "paper_bgcolor": "white",
         "plot_bgcolor": "white",
     }
+
+
+def six_digits(value: float) -> float | None:
+    """`value` with six digits, which are plenty for a picture; None without a finite one, since JSON has no NaN.
+
+    >>> six_digits(2 / 3), six_digits(math.nan)
+    (0.666667, None)
+    """
+    return float(f"{value:.6g}") if math.isfinite(value) else None
 
 
 def check_target(name: str, path: str | os.PathLike[str], endings: Sequence[str]) -> Path:
@@ -84,7 +95,7 @@ def style_axis(ax: Any, title: str, along: str, *, log: bool = True) -> None:
 
 
 def plain_log_numbers(axis: Any) -> None:
-    """Numbers along a logarithmic axis as people write them (0.6, not 6·10⁻¹), between its powers only as they fit."""
+    """Numbers along a logarithmic axis as people write them (0.6, not 6·10⁻¹), between its powers only if they fit."""
     from matplotlib.ticker import LogFormatter
 
     class Plain(LogFormatter):
@@ -101,6 +112,15 @@ def save_figure(figure: Any, target: Path) -> None:
     stream = io.BytesIO()
     figure.savefig(stream, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)
     write_whole(target, stream.getbuffer())
+
+
+@contextmanager
+def refuse_unwritable(name: str, path: str | os.PathLike[str]) -> Iterator[None]:
+    """Turn an error of the system into one that says that the argument `name` cannot be written."""
+    try:
+        yield
+    except OSError as error:
+        raise ArgumentError(name, "a file we can write", str(path), error.strerror or str(error)) from None
 
 
 def plain_text(text: str) -> str:

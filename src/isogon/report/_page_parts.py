@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from html import escape
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inli
 
 
 def _asset(name: str) -> str:
-    """A style or script that ships in `report/assets`, as it stands in a page: on lines of its own."""
+    """A style or script of `report/assets`, on lines of its own as in a page."""
     return "\n" + (files("isogon.report.assets") / name).read_text(encoding="utf-8")
 
 
@@ -28,7 +29,7 @@ def json_text(content: Any) -> str:
 
 
 def plotly_script() -> str:
-    """The text of plotly.js; raises if it is not installed. Call it before work that ends in a page."""
+    """The text of plotly.js; raises if plotly is not installed. Call it before the work that ends in a page."""
     try:
         from plotly.offline import get_plotlyjs
     except ImportError:
@@ -54,6 +55,16 @@ def document(title: str, body: str, style: str) -> str:
 """
 
 
+def fact_spans(facts: Mapping[str, Any]) -> str:
+    """Named values, such as a recipe's, one span each.
+
+    >>> fact_spans({"lr": 0.1, "optimizer": "sgd"})
+    '<span>lr 0.1</span><span>optimizer sgd</span>'
+    """
+    texts = (f"{name} {value:.6g}" if isinstance(value, float) else f"{name} {value}" for name, value in facts.items())
+    return "".join(f"<span>{escape(text)}</span>" for text in texts)
+
+
 def article(title: str, body: str, figures: Mapping[str, Any], style: str) -> str:
     """A page of text in which each of the `figures` (as Plotly takes them) is drawn at the place of its name."""
     scripts = ""
@@ -67,7 +78,7 @@ def article(title: str, body: str, figures: Mapping[str, Any], style: str) -> st
 
 
 def write_html(text: str, path: str | os.PathLike[str], *, name: str = "path") -> Path:
-    """Write a page to `path`; `name` is what a refusal calls it."""
+    """Write a page to `path`; `name` is what an error calls it."""
     target = check_target(name, path, [".html"])
     try:
         return write_whole(target, text)

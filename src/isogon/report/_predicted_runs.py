@@ -9,8 +9,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from isogon.errors import ArgumentError, MissingExtraError
-from isogon.report._drawing import COLOURS, PLOTLY_CONFIG, STATIC, check_target, new_figure, save_figure, style_axis
+from isogon.errors import MissingExtraError
+from isogon.report._drawing import (
+    COLOURS,
+    PLOTLY_CONFIG,
+    STATIC,
+    check_target,
+    new_figure,
+    refuse_unwritable,
+    save_figure,
+    style_axis,
+)
 
 if TYPE_CHECKING:
     from isogon.predict import Curves
@@ -37,13 +46,11 @@ def draw_runs(runs: Mapping[str, Curves], path: str | os.PathLike[str], *, title
     target = check_plot_path(path)
     panels = {name: {label: values(run) for label, run in runs.items()} for name, values in _PANELS.items()}
     epochs = {label: run.epoch for label, run in runs.items()}
-    try:
+    with refuse_unwritable("plot", path):
         if target.suffix.lower() == ".html":
             _draw_page(panels, epochs, target, title)
         else:
             _draw_static(panels, epochs, target, title)
-    except OSError as error:
-        raise ArgumentError("plot", "a file we can write", str(path), error.strerror or str(error)) from None
     return target
 
 

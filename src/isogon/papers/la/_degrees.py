@@ -31,7 +31,7 @@ class _Sum(nn.Module):
 
 
 class _Bias(nn.Module):
-    """B: a trainable bias a channel."""
+    """B: one trainable bias per channel."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -109,7 +109,7 @@ _NETWORKS: tuple[tuple[str, Callable[..., nn.Module], dict[str, Any], str], ...]
 
 
 def _compute(options: Options) -> pd.DataFrame:
-    """The degree that the checker finds for each, the networks at `small` and `paper` alone."""
+    """The degree that the checker finds for each; the networks only at `small` and `paper`."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         image = torch.randn(2, _CHANNELS, 8, 8)
@@ -151,11 +151,11 @@ def _show(table: pd.DataFrame) -> Sequence[Exhibit]:
     exhibits = []
     for panel, rows in table.groupby("panel", sort=False):
         names = list(rows["row"])
-        found = {(name, "invariant"): _cell(degree) for name, degree in zip(names, rows["found"], strict=True)}
+        ours = {(name, "invariant"): _cell(degree) for name, degree in zip(names, rows["found"], strict=True)}
         printed = {(name, "invariant"): float(d == "0") for name, d in zip(names, rows["expected"], strict=True)}
         title = f"Scale invariance of {panel} (1: invariant, 0: not)"
         exhibits.append(
-            TableExhibit(title, "network", "", names, ["invariant"], found, printed, digits=0, best=None)
+            TableExhibit(title, "network", "", names, ["invariant"], ours, printed, digits=0, best=None)
         )  # fmt: skip
     return exhibits
 

@@ -11,10 +11,20 @@ import numpy as np
 import pandas as pd
 
 from isogon.lab import Config, Run
-from isogon.papers.la._curves import TOLERANCE, accuracy_figures, better_at_the_end, figure, gap, same_curves
+from isogon.papers.la._curves import TOLERANCE, accuracy_figures, figure, gap, judge_better_end, judge_same_curves
 from isogon.papers.la._degrees import DEGREES
 from isogon.papers.la._toy import TOY
-from isogon.papers.reproduction import Experiment, Judgement, Options, Planned, Scale, curves, points, together, worst
+from isogon.papers.reproduction import (
+    Experiment,
+    Judgement,
+    Options,
+    Planned,
+    Scale,
+    combine,
+    curves,
+    points,
+    worst_verdict,
+)
 from isogon.papers.tiny_network import TINY_NETWORK
 from isogon.recipe import Recipe
 from isogon.report import Exhibit
@@ -79,12 +89,12 @@ _CHOICES = (
 )
 
 
-def _schedules(setting: FigureSetup) -> dict[str, str]:
+def _schedules(setup: FigureSetup) -> dict[str, str]:
     """The lab's names of the schedules."""
-    first, second = setting.drops
-    lr, decay = setting.recipe.lr, setting.recipe.weight_decay
+    first, second = setup.drops
+    lr, decay = setup.recipe.lr, setup.recipe.weight_decay
     step = f"lr_{first}_{second}"
-    # The growth of an exponential rate follows from η·λ alone: so λ grows where η drops.
+    # The growth of an exponential rate follows from η·λ alone, so λ grows where η drops.
     drops = phases_name([(0, lr, decay), (first, lr / 10, decay * 10), (second, lr / 100, decay * 100)])
     return {
         CONSTANT: "constant",
@@ -101,32 +111,32 @@ def _schedules(setting: FigureSetup) -> dict[str, str]:
 
 def _plan(*rows: str) -> Callable[[Options], Sequence[Planned]]:
     def plan(options: Options) -> list[Planned]:
-        setting = SETUPS[options.scale]
-        names = _schedules(setting)
-        seeds = options.seed_range(setting.seeds)
-        return [Planned(setting.config(names[row], seed), {"row": row, "seed": seed}) for row in rows for seed in seeds]
+        setup = SETUPS[options.scale]
+        names = _schedules(setup)
+        seeds = options.seed_range(setup.seeds)
+        return [Planned(setup.config(names[row], seed), {"row": row, "seed": seed}) for row in rows for seed in seeds]
 
     return plan
 
 
-def _kept(run: Run) -> pd.DataFrame:
-    """The curves, with ln η of the weights as large as the schedule makes them: the lab halves them now and then."""
+def _keep(run: Run) -> pd.DataFrame:
+    """The curves, with ln η for the weights as large as the schedule makes them: the lab sometimes halves them."""
     layers = set(run.records["layer"]) if len(run.epochs) else set()
-    kept = curves(run, SECOND_BLOCK if SECOND_BLOCK in layers else "all")
-    if not len(kept):
-        return kept
+    rows = curves(run, SECOND_BLOCK if SECOND_BLOCK in layers else "all")
+    if not len(rows):
+        return rows
     config = run.config
     schedule: Any = from_name(
         config.schedule, config.recipe, epochs=config.epochs, steps_per_epoch=config.steps_per_epoch
     )
-    last_steps = (kept["epoch"].to_numpy() + 1) * config.steps_per_epoch - 1
+    last_steps = (rows["epoch"].to_numpy() + 1) * config.steps_per_epoch - 1
     with np.errstate(divide="ignore"):
         logs = schedule.log_lr(last_steps) if hasattr(schedule, "log_lr") else np.log(schedule.lr(last_steps))
-    # ‖w‖ = √(η/η_eff); its logarithm, since it leaves the range of floats.
-    return kept.assign(log_lr=logs, log_norm=(logs - np.log(kept["effective_lr"])) / 2)
+    # ‖w‖ = √(η/η_eff); its logarithm, because ‖w‖ leaves the range of floats.
+    return rows.assign(log_lr=logs, log_norm=(logs - np.log(rows["effective_lr"])) / 2)
 
 
-def _steady_ratio(table: pd.DataFrame) -> Judgement:
+def _judge_steady_ratio(table: pd.DataFrame) -> Judgement:
     """Figure 1's right panel: η grows without bound, η/‖w‖² does not."""
     rows = table[(table["row"] == EXPONENTIAL) & (table["status"] == "finished")]
     late = rows[rows["epoch"] >= rows["epoch"].max() / 2].groupby("epoch")[["effective_lr", "log_lr"]].mean()
@@ -134,12 +144,12 @@ def _steady_ratio(table: pd.DataFrame) -> Judgement:
         return Judgement("undecided", "too few epochs to see whether ‖w‖²/η is steady")
     spread = float(late["effective_lr"].max() / late["effective_lr"].min())
     growth = float(late["log_lr"].iloc[-1] - late["log_lr"].iloc[0]) / math.log(10)
-    verdict = worst(["holds" if spread <= STEADY else "fails" if spread > 2 * STEADY else "undecided"])
+    verdict = worst_verdict(["holds" if spread <= STEADY else "fails" if spread > 2 * STEADY else "undecided"])
     sentence = f"over the second half η grows by 10^{growth:.1f} and ‖w‖²/η varies by a factor of {spread:.2f}"
     return Judgement(verdict, sentence, {"‖w‖²/η: largest over least": spread, "growth of η, powers of 10": growth})
 
 
-def _short_lived(table: pd.DataFrame) -> Judgement:
+def _judge_short_lead(table: pd.DataFrame) -> Judgement:
     """Figure 4: above the undropped run right after a drop, with it again in the last third of the phase."""
     lr = table[table["row"] == DROPPED].groupby("epoch")["log_lr"].mean()
     drops = [int(epoch) for epoch in lr.index[1:] if lr[epoch] < lr[epoch - 1]]
@@ -155,8 +165,8 @@ def _short_lived(table: pd.DataFrame) -> Judgement:
             f"{points(later)} at the phase's end"
         )
         numbers = {f"epoch {drop}: first": right_after.size, f"epoch {drop}: later": later.size}
-        parts.append(Judgement(worst([right_after.above(), later.within(TOLERANCE)]), sentence, numbers))
-    return together(*parts)
+        parts.append(Judgement(worst_verdict([right_after.above(), later.within(TOLERANCE)]), sentence, numbers))
+    return combine(*parts)
 
 
 def _rate_figures(table: pd.DataFrame) -> list[Exhibit]:
@@ -171,7 +181,7 @@ def _experiment(
     id: str, title: str, claim: str, rows: Sequence[str], judge: Callable[[pd.DataFrame], Judgement]
 ) -> Experiment:
     return Experiment(
-        id=id, title=title, claim=claim, plan=_plan(*rows), keep=_kept, judge=judge, show=_rate_figures,
+        id=id, title=title, claim=claim, plan=_plan(*rows), keep=_keep, judge=judge, show=_rate_figures,
         choices=_CHOICES,
     )  # fmt: skip
 
@@ -182,38 +192,38 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         "An exponentially growing learning rate in place of weight decay",
         "A rate that grows by a constant factor learns like a fixed one with weight decay; ‖w‖²/η stays constant.",
         (CONSTANT, EXPONENTIAL),
-        lambda table: together(same_curves(table, EXPONENTIAL, CONSTANT, ends=False), _steady_ratio(table)),
+        lambda table: combine(judge_same_curves(table, EXPONENTIAL, CONSTANT, ends=False), _judge_steady_ratio(table)),
     ),
     _experiment(
         "la/fig2",
         "Step Decay with weight decay against TEXP without",
         "The tapered exponential schedule follows the trajectory of Step Decay and ends as well.",
         (STEP, TEXP),
-        lambda table: together(same_curves(table, TEXP, STEP)),
+        lambda table: combine(judge_same_curves(table, TEXP, STEP)),
     ),
     _experiment(
         "la/fig3",
         "TEXP with and without the instant drops of the rate",
         "Without the drops the last phase grows too slowly to catch up: TEXP ends better.",
         (TEXP, TEXP_MINUS),
-        lambda table: together(better_at_the_end(table, TEXP, TEXP_MINUS)),
+        lambda table: combine(judge_better_end(table, TEXP, TEXP_MINUS)),
     ),
     _experiment(
         "la/fig4",
         "A drop of the rate under fast growth",
         "While the rate grows fast, dividing it by 10 helps for a moment and is forgotten.",
         (EXPONENTIAL, DROPPED),
-        _short_lived,
+        _judge_short_lead,
     ),
     _experiment(
         "la/fig5",
         "Cosine and Step Decay with their exponential forms",
         "Each schedule learns like its exponential form, and the cosine ones end better.",
         (STEP, TEXP, COSINE, EXP_COSINE),
-        lambda table: together(
-            same_curves(table, EXP_COSINE, COSINE),
-            same_curves(table, TEXP, STEP),
-            better_at_the_end(table, COSINE, STEP),
+        lambda table: combine(
+            judge_same_curves(table, EXP_COSINE, COSINE),
+            judge_same_curves(table, TEXP, STEP),
+            judge_better_end(table, COSINE, STEP),
         ),
     ),
     _experiment(
@@ -221,7 +231,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         "Dropping the weight decay against TEXP--",
         "A fixed rate whose weight decay is divided by 10 learns like Step Decay's TEXP without its drops.",
         (DECAY_DROP, TEXP_MINUS),
-        lambda table: together(same_curves(table, TEXP_MINUS, DECAY_DROP)),
+        lambda table: combine(judge_same_curves(table, TEXP_MINUS, DECAY_DROP)),
     ),
     TOY,
     DEGREES,

@@ -17,7 +17,7 @@ _LR, _WEIGHT_DECAY, _DIM, _BATCH = 0.1, 0.1, 10, 400
 CONE = math.sqrt(_LR * _WEIGHT_DECAY / 2) / 2
 _STEPS: dict[Scale, int] = {"tiny": 1200, "small": 20_000, "paper": 20_000}
 _NAMES = {"decay": "weight decay alone", "normalised": "normalisation alone", "both": "both"}
-# Every so many steps a row: the largest angle since the last one is what counts.
+# Steps per row: a row has the largest angle since the last one.
 _WINDOW = 50
 
 

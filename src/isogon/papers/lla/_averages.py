@@ -13,16 +13,27 @@ import torch
 
 from isogon.dynamics import averages, measures
 from isogon.lab import Run, Training, default_device, evaluate
-from isogon.papers.lla._judging import numbers_of, rank_correlation, too_little
+from isogon.papers.lla._judging import numbers_of, rank_correlation, too_little_to_judge
 from isogon.papers.lla._setup import CHOICES, config, decay_of
-from isogon.papers.reproduction import Experiment, Gap, Judgement, Options, Planned, Scale, Verdict, points, worst
-from isogon.report import Exhibit, FigureExhibit, Line
+from isogon.papers.reproduction import (
+    Experiment,
+    Gap,
+    Judgement,
+    Options,
+    Planned,
+    Scale,
+    Verdict,
+    mean_line,
+    points,
+    worst_verdict,
+)
+from isogon.report import Exhibit, FigureExhibit
 
 State = Mapping[str, torch.Tensor]
 
-#: epochs, and after one in how many the weights are kept; those of the first quarter of the run are left out
+#: epochs, and the epochs between two snapshots; snapshots of the first quarter of the run are left out
 LENGTHS: dict[Scale, tuple[int, int]] = {"paper": (8000, 1000), "small": (120, 20), "tiny": (5, 1)}
-#: the largest distance is of the norm's size from this share on, and surely not below the other
+#: the largest distance counts as large from the first share of the norm on, and as small below the second
 _OF_ITS_SIZE, _SMALL = 0.5, 0.25
 
 
@@ -44,7 +55,7 @@ def plan_run(momentum: float, options: Options) -> list[Planned]:
 
 
 def pairs(run: Run) -> pd.DataFrame:
-    """A row for each two snapshots: distance, norm, accuracies of both and of the average."""
+    """One row per pair of snapshots: distance, norm, accuracies of both and of the average."""
     states: dict[int, State] = {
         epoch: torch.load(file, map_location="cpu", weights_only=True)
         for epoch, file in run.snapshots.items()
@@ -83,9 +94,9 @@ def _accuracy(trial: Training, state: State) -> float:
 
 
 def judge_pairs(table: pd.DataFrame) -> Judgement:
-    """The average beats the mean of its two networks; the distance grows with the time between to a norm's size."""
+    """The average beats the mean of its two networks; the distance grows with time to the size of a norm."""
     if len(table) < 3:
-        return too_little("fewer than three pairs of snapshots")
+        return too_little_to_judge("fewer than three pairs of snapshots")
     gains = table["average_accuracy"] - (table["first_accuracy"] + table["second_accuracy"]) / 2
     # Pairs share networks: as many are independent as there are networks, not pairs.
     ends = [table[["seed", end]].set_axis(["seed", "epoch"], axis=1) for end in ("first", "second")]
@@ -97,7 +108,7 @@ def judge_pairs(table: pd.DataFrame) -> Judgement:
     rank = rank_correlation(apart, table["distance"])
     grows: Verdict = "holds" if far > near and rank > 0 else "fails"
     large: Verdict = "holds" if ratio >= _OF_ITS_SIZE else "fails" if ratio < _SMALL else "undecided"
-    verdict = worst([gain.above(), grows, large])
+    verdict = worst_verdict([gain.above(), grows, large])
     sentence = (
         f"Averages gain {points(gain)} (worst {100 * gains.min():.2f}); distances go from {near:.3g} to {far:.3g}, "
         f"at most {ratio:.2f} of the norm."
@@ -110,22 +121,16 @@ def show_pairs(table: pd.DataFrame) -> list[Exhibit]:
     alone = pd.concat(
         [table[[end, f"{end}_accuracy"]].set_axis(["epoch", "accuracy"], axis=1) for end in ("first", "second")]
     )
-    single = alone.groupby("epoch")["accuracy"].mean()
-    first = [Line("alone", single.index.tolist(), single.tolist(), dashed=True)]
-    starts = list(table.groupby("first"))
-    averages = [_line(f"averaged with epoch {first}", rows, "average_accuracy") for first, rows in starts]
-    distances = [_line(f"from epoch {first}", rows, "distance") for first, rows in starts]
-    means = table.groupby("second")["norm"].mean()
-    length = Line("norm", means.index.tolist(), means.tolist(), dashed=True)
+    accuracies = [mean_line(alone, "epoch", "accuracy", "alone", dashed=True)]
+    distances = []
+    for first, rows in table.groupby("first"):
+        accuracies.append(mean_line(rows, "second", "average_accuracy", f"averaged with epoch {first}"))
+        distances.append(mean_line(rows, "second", "distance", f"from epoch {first}"))
+    distances.append(mean_line(table, "second", "norm", "norm", dashed=True))
     return [
-        FigureExhibit("Averages of two networks", "epoch", "test accuracy", [*first, *averages]),
-        FigureExhibit("Distance between two networks", "epoch", "‖w − w'‖", [*distances, length]),
+        FigureExhibit("Averages of two networks", "epoch", "test accuracy", accuracies),
+        FigureExhibit("Distance between two networks", "epoch", "‖w − w'‖", distances),
     ]
-
-
-def _line(name: str, rows: pd.DataFrame, quantity: str) -> Line:
-    means = rows.groupby("second")[quantity].mean()
-    return Line(name, means.index.tolist(), means.tolist())
 
 
 def _experiment(number: int, momentum: float, title: str) -> Experiment:

@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pandas as pd
 
-from isogon.papers.lla._judging import panels, too_little
-from isogon.papers.lla._setup import CHOICES, planned, scheduled
+from isogon.papers.lla._judging import panels, too_little_to_judge
+from isogon.papers.lla._setup import CHOICES, planned_runs, scheduled_config
 from isogon.papers.reproduction import (
     Experiment,
     Gap,
@@ -17,10 +17,10 @@ from isogon.papers.reproduction import (
     Planned,
     Scale,
     Verdict,
+    combine,
     curves,
-    finished,
-    together,
-    worst,
+    finished_rows,
+    worst_verdict,
 )
 from isogon.report import Exhibit, FigureExhibit, Line
 from isogon.theory import maps
@@ -52,9 +52,9 @@ def toy(options: Options) -> pd.DataFrame:
 def plan_full_batch(options: Options) -> list[Planned]:
     """Full batches of 1,000 images at η = 1.6 without momentum; weight decay is turned off late."""
     samples, decay, off, length = _SIZES[options.scale]
-    return planned(
+    return planned_runs(
         (
-            scheduled(
+            scheduled_config(
                 options.scale,
                 [(0, 1.6, decay), (off, 1.6, 0.0)],
                 epochs=length,
@@ -73,14 +73,14 @@ def plan_full_batch(options: Options) -> list[Planned]:
 
 
 def judge_toy(table: pd.DataFrame) -> Judgement:
-    """Trajectories that begin 1e-6 apart part, and the loss rises again and again, which no gradient flow does."""
+    """Trajectories that start 1e-6 apart diverge, and the loss rises again and again, which no gradient flow does."""
     angles = table.pivot_table(index="step", columns="column", values="angle")
     if angles.shape[1] < 2 or len(angles) < 10:
-        return too_little("no two trajectories of the toy")
+        return too_little_to_judge("no two trajectories of the toy")
     apart = (angles.iloc[:, 0] - angles.iloc[:, 1]).abs()
     growth = float(apart.max() / apart.iloc[0]) if apart.iloc[0] > 0 else math.nan
     rises = int((np.diff(table.loc[table["column"] == angles.columns[0], "loss"]) > 0).sum())
-    # Chance has no part in it; a thousandfold growth is no matter of rounding.
+    # Nothing here is random, and rounding does not explain a thousandfold growth.
     verdict: Verdict = "holds" if growth > 1e3 and rises else "fails"
     sentence = f"The toy's trajectories part by a factor of {growth:.2g}; the loss rises in {rises} steps."
     return Judgement(verdict, sentence, {"growth of the distance": growth, "steps with rising loss": rises})
@@ -88,14 +88,14 @@ def judge_toy(table: pd.DataFrame) -> Judgement:
 
 def judge_full_batch(table: pd.DataFrame) -> Judgement:
     """All training images right, then lost again, more than once while weight decay is on and never without it."""
-    runs = finished(table)
+    runs = finished_rows(table)
     counts = [_losses(run) for _, run in runs.groupby("seed")] if len(runs) else []
     if not counts or not all(reached for reached, _, _ in counts):
-        return too_little("no run got all training images right while weight decay was on")
+        return too_little_to_judge("no run got all training images right while weight decay was on")
     on, off = (float(np.mean([count[place] for count in counts])) for place in (1, 2))
     noise = float(np.std([count[1] for count in counts])) / math.sqrt(len(counts))
     # Twice or more is "again and again"; once may be an accident.
-    verdict = worst([Gap(on, noise).above(1), "holds" if off == 0 else "fails"])
+    verdict = worst_verdict([Gap(on, noise).above(1), "holds" if off == 0 else "fails"])
     if on == 1 and off == 0:
         verdict = "undecided"
     sentence = f"All training images right was lost again {on:g} times with weight decay and {off:g} times without."
@@ -124,7 +124,7 @@ def _times_lost(rows: pd.DataFrame) -> int:
 def judge_figure_5(table: pd.DataFrame) -> Judgement:
     judges = {"a": judge_toy, "bc": judge_full_batch}
     present = {panel: judge for panel, judge in judges.items() if panel in set(table["panel"])}
-    return together(*(judge(table[table["panel"] == panel]) for panel, judge in present.items()))
+    return combine(*(judge(table[table["panel"] == panel]) for panel, judge in present.items()))
 
 
 def show_figure_5(table: pd.DataFrame) -> list[Exhibit]:

@@ -1,4 +1,4 @@
-"""How far the lines of a figure are apart, whether that is within what chance does, and how they are drawn."""
+"""How far the lines of a figure are apart, whether that is within the noise, and how they are drawn."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pandas as pd
 
-from isogon.papers.reproduction import UNKNOWN, Gap, Judgement
-from isogon.report import FigureExhibit, Line
+from isogon.papers.reproduction import UNKNOWN, Gap, Judgement, mean_lines
+from isogon.report import FigureExhibit
 
 #: quantities that agree: accuracies within a point, effective learning rates within 10 %
 ACCURACY_TOLERANCE, RATE_TOLERANCE = 0.01, 0.1
@@ -24,15 +24,15 @@ PANELS = {
 }
 
 
-def too_little(what: str) -> Judgement:
+def too_little_to_judge(what: str) -> Judgement:
     return Judgement("undecided", f"Too little to judge: {what}.")
 
 
 def levels(table: pd.DataFrame, quantity: str) -> pd.DataFrame:
     """`mean` of `quantity` of each column, and its standard `error`.
 
-    The error is that over seeds; where a column has one seed alone, that over its rows (epochs), which is too small as
-    far as neighbouring epochs are alike.
+    The error is that over seeds. Where a column has only one seed it is that over its rows (epochs), which is too small
+    if neighbouring epochs are alike.
     """
     runs = table.groupby(["column", "seed"])[quantity].agg(["mean", "sem"])
     columns = runs["mean"].groupby("column").agg(["mean", "sem"])
@@ -41,18 +41,18 @@ def levels(table: pd.DataFrame, quantity: str) -> pd.DataFrame:
 
 
 def spread(table: pd.DataFrame, quantity: str) -> Gap:
-    """Largest less smallest of the columns' levels; twice its error is the range that chance alone seldom exceeds."""
-    found = levels(table, quantity)
-    if len(found) < 2:
+    """Largest less smallest of the columns' levels; twice its error is the range that noise alone seldom exceeds."""
+    columns = levels(table, quantity)
+    if len(columns) < 2:
         return UNKNOWN
-    one = math.sqrt(float(np.mean(np.square(found["error"]))))
-    return Gap(float(np.ptp(found["mean"])), _HALF_RANGE[min(len(found), max(_HALF_RANGE))] * one)
+    error = math.sqrt(float(np.mean(np.square(columns["error"]))))
+    return Gap(float(np.ptp(columns["mean"])), _HALF_RANGE[min(len(columns), max(_HALF_RANGE))] * error)
 
 
 def lead(table: pd.DataFrame, first: str, second: str, quantity: str) -> Gap:
     """The level of column `first` less that of `second`."""
-    found = levels(table, quantity)
-    means, errors = found["mean"].to_dict(), found["error"].to_dict()
+    columns = levels(table, quantity)
+    means, errors = columns["mean"].to_dict(), columns["error"].to_dict()
     if first not in means or second not in means:
         return UNKNOWN
     return Gap(means[first] - means[second], math.hypot(errors[first], errors[second]))
@@ -67,13 +67,13 @@ def endings(table: pd.DataFrame, share: float = 0.1) -> pd.DataFrame:
 def panels(
     table: pd.DataFrame, title: str, quantities: Sequence[str] = tuple(PANELS), x: str = "epoch"
 ) -> list[FigureExhibit]:
-    """A figure for each quantity: a line for each column, the mean over its seeds."""
+    """One figure per quantity with one line per column, the mean over its seeds."""
     return [
         FigureExhibit(
             title=f"{title}: {PANELS[quantity][0]}",
             x_name=x,
             y_name=PANELS[quantity][0],
-            lines=lines(table, x, quantity),
+            lines=mean_lines(table, x, quantity, by="column"),
             log_y=PANELS[quantity][1],
         )
         for quantity in quantities
@@ -81,18 +81,8 @@ def panels(
     ]
 
 
-def lines(table: pd.DataFrame, x: str, y: str, by: str = "column") -> list[Line]:
-    """A line for each value of `by`: the mean of `y` at each `x`."""
-    shown = table.dropna(subset=[y])
-    return [
-        Line(name=str(name), x=means.index.tolist(), y=means.tolist())
-        for name, rows in shown.groupby(by, sort=False)
-        for means in [rows.groupby(x)[y].mean()]
-    ]
-
-
 def rank_correlation(first: pd.Series[float], second: pd.Series[float]) -> float:
-    """Spearman's, over the labels that both have a number for; that of pandas would import SciPy, seconds of it."""
+    """Spearman's, over the labels that have a number in both; that of pandas imports SciPy, which takes seconds."""
     ranks = pd.concat([first, second], axis=1, keys=["first", "second"]).dropna().rank()
     return float(ranks["first"].corr(ranks["second"]))
 

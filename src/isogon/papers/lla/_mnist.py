@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from isogon import Recipe
 from isogon.dynamics import ensembles
 from isogon.lab import Config, Run
-from isogon.papers.lla._judging import endings, lines, numbers_of, spread, too_little
-from isogon.papers.lla._setup import planned
+from isogon.papers.lla._judging import endings, numbers_of, spread, too_little_to_judge
+from isogon.papers.lla._setup import planned_runs
 from isogon.papers.reproduction import (
     Experiment,
     Gap,
@@ -22,10 +22,11 @@ from isogon.papers.reproduction import (
     Planned,
     Scale,
     Verdict,
-    finished,
+    combine,
+    finished_rows,
+    mean_lines,
     points,
-    together,
-    worst,
+    worst_verdict,
 )
 from isogon.papers.tiny_network import TINY_NETWORK
 from isogon.report import Exhibit, FigureExhibit, Line
@@ -83,7 +84,7 @@ def trial(scale: Scale, schedule: str, *, stage: int, seed: int, fixed_start: bo
 def plan_trials(first: str, options: Options) -> list[Planned]:
     """All trials of `first` and of the two schedules that decay, to epoch 120 and to epoch 200."""
     unit, trials, _, _ = _SIZES[options.scale]
-    return planned(
+    return planned_runs(
         (
             (
                 trial(options.scale, schedule, stage=stage, seed=seed, fixed_start=schedule == FIXED),
@@ -97,7 +98,7 @@ def plan_trials(first: str, options: Options) -> list[Planned]:
 
 
 def keep_trial(run: Run) -> pd.DataFrame:
-    """A row an epoch with both errors; the last one has the predicted classes of all test images, a digit each."""
+    """One row per epoch with both errors; the last has the predicted classes of all test images, one digit each."""
     if not len(run.epochs):
         return pd.DataFrame()
     rows = run.epochs[["epoch"]].assign(
@@ -113,8 +114,8 @@ def keep_trial(run: Run) -> pd.DataFrame:
 
 def predictions(table: pd.DataFrame, column: str, stage: int) -> NDArray[np.int64]:
     """(trials, images): what the trials of a schedule predict at a stage."""
-    here = table[(table["column"] == column) & (table["stage"] == stage) & (table["predictions"].str.len() > 0)]
-    texts = here.sort_values("seed")["predictions"]
+    trials = table[(table["column"] == column) & (table["stage"] == stage) & (table["predictions"].str.len() > 0)]
+    texts = trials.sort_values("seed")["predictions"]
     return np.array([np.frombuffer(text.encode(), np.uint8) for text in texts], dtype=np.int64) - ord("0")
 
 
@@ -123,8 +124,8 @@ def variations(table: pd.DataFrame, first: str, other: str, stage: int) -> pd.Da
     left, right = predictions(table, first, stage), predictions(table, other, stage)
     most = min(len(left), len(right))
     counts = sorted({max(1, round(most / 2**i)) for i in range(6)}) if most else []
-    found = [ensembles.total_variation(left[:count], right[:count], classes=CLASSES) for count in counts]
-    return pd.DataFrame({"trials": counts, "variation": found})
+    estimates = [ensembles.total_variation(left[:count], right[:count], classes=CLASSES) for count in counts]
+    return pd.DataFrame({"trials": counts, "variation": estimates})
 
 
 def _length(table: pd.DataFrame, stage: int) -> int:
@@ -133,7 +134,7 @@ def _length(table: pd.DataFrame, stage: int) -> int:
 
 
 def _error_sum(table: pd.DataFrame, first: str, other: str, stage: int) -> float:
-    """The dashed baseline: `ensembles.error_sum` from the errors, since the rows do not keep the targets."""
+    """The dashed baseline: `ensembles.error_sum` from the errors, because the rows do not keep the targets."""
     ends = table[(table["stage"] == stage) & (table["predictions"].str.len() > 0)]
     means = ends.groupby("column")["test_error"].mean()
     return float(means.get(first, math.nan) + means.get(other, math.nan))
@@ -141,29 +142,31 @@ def _error_sum(table: pd.DataFrame, first: str, other: str, stage: int) -> float
 
 def judge_variations(first: str, table: pd.DataFrame) -> Judgement:
     """For both pairs and both stages the estimate falls with trials and ends below the sum of errors."""
-    runs = finished(table)
+    runs = finished_rows(table)
     numbers: dict[str, float] = {}
     verdicts: list[Verdict] = []
-    said: list[str] = []
+    phrases: list[str] = []
     if len(runs):
         for stage in (120, 200):
             for other in OTHERS:
-                found, baseline = variations(runs, first, other, stage), _error_sum(runs, first, other, stage)
-                if not len(found) or found["trials"].iloc[-1] < _TRIALS:
+                estimates, baseline = variations(runs, first, other, stage), _error_sum(runs, first, other, stage)
+                if not len(estimates) or estimates["trials"].iloc[-1] < _TRIALS:
                     verdicts.append("undecided")
                     continue
-                last = float(found["variation"].iloc[-1])
+                last = float(estimates["variation"].iloc[-1])
                 noise = _noise(runs, first, other, stage)
-                below, fall = Gap(baseline - last, noise), Gap(float(found["variation"].iloc[0]) - last, noise)
+                below, fall = Gap(baseline - last, noise), Gap(float(estimates["variation"].iloc[0]) - last, noise)
                 # The null: what two halves of one group differ by, each of half as many trials.
                 null = ensembles.null_variation(predictions(runs, other, stage), classes=CLASSES)
                 verdicts += [below.above(), fall.above()]
                 name = f"{other}, epoch {_length(runs, stage)}"
                 numbers |= {name: last, f"{name}, sum of errors": baseline, f"{name}, null of half the trials": null}
-                said.append(f"{last:.4f} against {baseline:.4f} ({name})")
-    if not said:
-        return too_little(f"fewer than {_TRIALS} trials of a schedule")
-    return Judgement(worst(verdicts), f"Total variation against the sum of errors: {'; '.join(said)}.", numbers)
+                phrases.append(f"{last:.4f} against {baseline:.4f} ({name})")
+    if not phrases:
+        return too_little_to_judge(f"fewer than {_TRIALS} trials of a schedule")
+    return Judgement(
+        worst_verdict(verdicts), f"Total variation against the sum of errors: {'; '.join(phrases)}.", numbers
+    )
 
 
 def _noise(table: pd.DataFrame, first: str, other: str, stage: int) -> float:
@@ -177,10 +180,10 @@ def _noise(table: pd.DataFrame, first: str, other: str, stage: int) -> float:
 
 def judge_errors(table: pd.DataFrame) -> Judgement:
     """The mean errors of the schedules agree from epoch 81 on: in the second half of 81 … 120, and at the end."""
-    runs = finished(table)
+    runs = finished_rows(table)
     runs = runs[runs["stage"] == 200] if len(runs) else runs
     if not len(runs) or runs["column"].nunique() < 2 or runs["seed"].nunique() < 3:
-        return too_little("fewer than two schedules or three trials")
+        return too_little_to_judge("fewer than two schedules or three trials")
     middle = np.floor((runs["equal_from"] + runs["fine_from"]) / 2)
     settled = runs[(runs["epoch"] >= middle) & (runs["epoch"] < runs["fine_from"])]
     gaps = {
@@ -188,13 +191,13 @@ def judge_errors(table: pd.DataFrame) -> Judgement:
         for error in ("train_error", "test_error")
         for when, rows in (("in equilibrium", settled), ("at the end", endings(runs)))
     }
-    said = ", ".join(f"{name} {points(gap)}" for name, gap in gaps.items())
-    verdict = worst(gap.within(_TOLERANCE) for gap in gaps.values())
-    return Judgement(verdict, f"The schedules span: {said}.", numbers_of(gaps))
+    spans = ", ".join(f"{name} {points(gap)}" for name, gap in gaps.items())
+    verdict = worst_verdict(gap.within(_TOLERANCE) for gap in gaps.values())
+    return Judgement(verdict, f"The schedules span: {spans}.", numbers_of(gaps))
 
 
 def judge_figure_3(table: pd.DataFrame) -> Judgement:
-    return together(judge_errors(table), judge_variations(CONST, table))
+    return combine(judge_errors(table), judge_variations(CONST, table))
 
 
 def show_variations(first: str, table: pd.DataFrame) -> list[Exhibit]:
@@ -202,8 +205,8 @@ def show_variations(first: str, table: pd.DataFrame) -> list[Exhibit]:
     for stage in sorted(set(table["stage"])):
         curves = []
         for other in OTHERS:
-            found = variations(table, first, other, stage)
-            x, y = found["trials"].tolist(), found["variation"].tolist()
+            estimates = variations(table, first, other, stage)
+            x, y = estimates["trials"].tolist(), estimates["variation"].tolist()
             curves.append(Line(f"{first} against {other}", x, y))
             baseline = _error_sum(table, first, other, stage)
             curves.append(Line(f"sum of errors, {other}", x, [baseline] * len(x), dashed=True))
@@ -215,7 +218,9 @@ def show_variations(first: str, table: pd.DataFrame) -> list[Exhibit]:
 def show_figure_3(table: pd.DataFrame) -> list[Exhibit]:
     whole = table[table["stage"] == 200]
     curves: list[Exhibit] = [
-        FigureExhibit(f"{name.capitalize()}, mean over trials", "epoch", name, lines(whole, "epoch", quantity))
+        FigureExhibit(
+            f"{name.capitalize()}, mean over trials", "epoch", name, mean_lines(whole, "epoch", quantity, by="column")
+        )
         for quantity, name in (("train_error", "train error"), ("test_error", "test error"))
     ]
     return [*curves, *show_variations(CONST, table)]

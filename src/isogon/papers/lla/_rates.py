@@ -1,4 +1,4 @@
-"""What an early large learning rate is good for: figures 2 and 10 (is it needed?) and 8 (it forgets the start)."""
+"""What an early large learning rate does: figures 2 and 10 (is it needed?) and 8 (it forgets the start)."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from isogon.papers.lla._judging import (
     panels,
     rank_correlation,
     spread,
-    too_little,
+    too_little_to_judge,
 )
-from isogon.papers.lla._setup import CHOICES, config, decay_of, planned
+from isogon.papers.lla._setup import CHOICES, config, decay_of, planned_runs
 from isogon.papers.reproduction import (
     Experiment,
     Gap,
@@ -32,13 +32,14 @@ from isogon.papers.reproduction import (
     Planned,
     Scale,
     Verdict,
+    combine,
     curves,
-    finished,
+    finished_rows,
+    mean_line,
     points,
-    together,
-    worst,
+    worst_verdict,
 )
-from isogon.report import Cell, Exhibit, FigureExhibit, Line, TableExhibit
+from isogon.report import Cell, Exhibit, FigureExhibit, TableExhibit
 
 BASELINE, SMALL = "baseline", "small rate only"
 #: scale → epochs of the baseline's drops and its length, drop of the run at a small rate and its length
@@ -66,7 +67,7 @@ def plan_small_rate(momentum: float, options: Options) -> list[Planned]:
     (first, second, length), (late, long) = _EPOCHS[scale]
     at_start = "0_0" if momentum else "0"
     runs = [(BASELINE, f"lr_{first}_{second}", length), (SMALL, f"lr_{at_start}_{late}", long)]
-    return planned(
+    return planned_runs(
         (
             (
                 config(
@@ -90,7 +91,7 @@ def plan_levels(options: Options) -> list[Planned]:
     """Figure 2d: equilibria of several intrinsic learning rates, each left by dividing the rate by 10."""
     scale = options.scale
     lrs, drop, after = _LEVELS[scale]
-    return planned(
+    return planned_runs(
         (
             (
                 config(
@@ -110,17 +111,17 @@ def plan_levels(options: Options) -> list[Planned]:
 
 
 def judge_small_rate(table: pd.DataFrame) -> Judgement:
-    """The run at the small rate ends as well as the baseline, and comes there later."""
+    """The run at the small rate ends as well as the baseline, and gets there later."""
     runs = _panel(table, "abc")
     if set(runs.get("column", ())) != {BASELINE, SMALL}:
-        return too_little("the baseline and the run at a small rate have not both finished")
+        return too_little_to_judge("the baseline and the run at a small rate have not both finished")
     ends = lead(endings(runs), SMALL, BASELINE, "test_accuracy")
     # As good: no more than a point short; being better is no failure.
     short = Gap(ends.size + ACCURACY_TOLERANCE, ends.error).above()
     baseline = float(levels(endings(runs), "test_accuracy")["mean"][BASELINE])
-    there = runs[runs["test_accuracy"] >= baseline - ACCURACY_TOLERANCE].groupby("column")["epoch"].min()
-    first, second = (float(there.get(column, math.inf)) for column in (BASELINE, SMALL))
-    verdict = worst([short, "holds" if second > first else "fails"])
+    reached = runs[runs["test_accuracy"] >= baseline - ACCURACY_TOLERANCE].groupby("column")["epoch"].min()
+    first, second = (float(reached.get(column, math.inf)) for column in (BASELINE, SMALL))
+    verdict = worst_verdict([short, "holds" if second > first else "fails"])
     sentence = (
         f"The small rate alone ends {points(ends)} above the baseline, whose level it reaches at epoch {second:g}"
     )
@@ -135,7 +136,7 @@ def judge_levels(table: pd.DataFrame) -> Judgement:
     """Test accuracy after the drop rises as the intrinsic learning rate before it falls."""
     runs = _panel(table, "d")
     if not len(runs) or runs["column"].nunique() < 3:
-        return too_little("fewer than three learning rates finished")
+        return too_little_to_judge("fewer than three learning rates finished")
     after = levels(endings(runs), "test_accuracy")
     rates = runs.groupby("column")["intrinsic_lr"].first()
     order = rates.sort_values().index
@@ -151,9 +152,9 @@ def judge_levels(table: pd.DataFrame) -> Judgement:
 
 
 def judge_figure_2(table: pd.DataFrame) -> Judgement:
-    found = {"abc": judge_small_rate(table), "d": judge_levels(table)}
-    present = set(table["panel"]) if "panel" in table else set(found)
-    return together(*(judgement for panel, judgement in found.items() if panel in present))
+    judgements = {"abc": judge_small_rate(table), "d": judge_levels(table)}
+    present = set(table["panel"]) if "panel" in table else set(judgements)
+    return combine(*(judgement for panel, judgement in judgements.items() if panel in present))
 
 
 def show_figure_2(title: str, table: pd.DataFrame) -> list[Exhibit]:
@@ -161,7 +162,8 @@ def show_figure_2(title: str, table: pd.DataFrame) -> list[Exhibit]:
     runs = _panel(table, "d")
     if len(runs):
         before = runs[(runs["epoch"] < runs["drop"]) & (runs["epoch"] >= 0.8 * runs["drop"])]
-        lines = [_by_rate(name, rows) for name, rows in (("before", before), ("after LR/10", endings(runs)))]
+        parts = {"before": before, "after LR/10": endings(runs)}
+        lines = [mean_line(rows, "intrinsic_lr", "test_accuracy", name) for name, rows in parts.items()]
         names = "intrinsic learning rate ηλ", "test accuracy"
         shown.append(FigureExhibit("Equilibria, left by LR/10", *names, lines, log_x=True))
     return shown
@@ -195,22 +197,22 @@ def plan_starts(options: Options) -> list[Planned]:
                         column = f"{name} LR, {'large' if decay == DECAYS[0] else 'small'} WD"
                         yield made, {"row": start, "column": column, "seed": seed, "factor": factor}
 
-    return planned(runs())
+    return planned_runs(runs())
 
 
 def judge_starts(table: pd.DataFrame) -> Judgement:
     """Large rate and decay: all starts end alike. Small rate: but Kaiming all stay behind. Slopes of ln‖w‖²: −2F."""
     if not len(table):
-        return too_little("no run")
+        return too_little_to_judge("no run")
     numbers: dict[str, float] = {}
     verdicts: list[Verdict] = []
     slopes = {str(name): _slope(rows) for name, rows in table[table["row"] == "kaiming*1000"].groupby("column")}
     numbers |= {f"slope of ln‖w‖² over −2F, {column}": slope for column, slope in slopes.items()}
-    verdicts.append(_in_proportion(list(slopes.values())))
+    verdicts.append(_judge_slopes(list(slopes.values())))
     given_up = table[(table["column"] == "large LR, large WD") & (table["status"] != "finished")]["row"].unique()
     ends = endings(table.assign(column=table["column"] + "|" + table["row"]))
     alike = spread(ends[ends["column"].str.startswith("large LR, large WD|")], "test_accuracy")
-    behind = [_behind(ends, f"small LR, {size} WD") for size in ("large", "small")]
+    behind = [_lag(ends, f"small LR, {size} WD") for size in ("large", "small")]
     verdicts.append("undecided" if len(given_up) else alike.within(2 * ACCURACY_TOLERANCE))
     verdicts += [gap.above(2 * ACCURACY_TOLERANCE) for gap in behind]
     gaps = {"spread, large LR and WD": alike, "behind, large WD": behind[0], "behind, small WD": behind[1]}
@@ -219,21 +221,21 @@ def judge_starts(table: pd.DataFrame) -> Judgement:
         f"With a large rate and decay the starts end within {points(alike)}{lost}; at a small rate the worst is "
         f"{points(behind[0])} (large decay) and {points(behind[1])} (small) behind Kaiming."
     )
-    return Judgement(worst(verdicts), sentence, {**numbers, **numbers_of(gaps)})
+    return Judgement(worst_verdict(verdicts), sentence, {**numbers, **numbers_of(gaps)})
 
 
-def _behind(ends: pd.DataFrame, setting: str) -> Gap:
+def _lag(ends: pd.DataFrame, setting: str) -> Gap:
     """Kaiming's accuracy less that of the worst other start."""
-    here = ends[ends["column"].str.startswith(f"{setting}|")]
-    others = [column for column in here["column"].unique() if not column.endswith("|kaiming")]
-    gaps = [lead(here, f"{setting}|kaiming", other, "test_accuracy") for other in others]
+    rows = ends[ends["column"].str.startswith(f"{setting}|")]
+    others = [column for column in rows["column"].unique() if not column.endswith("|kaiming")]
+    gaps = [lead(rows, f"{setting}|kaiming", other, "test_accuracy") for other in others]
     return max(gaps, key=lambda gap: gap.size, default=Gap(math.nan, math.nan))
 
 
-def _in_proportion(slopes: list[float]) -> Verdict:
+def _judge_slopes(slopes: list[float]) -> Verdict:
     """Whether the four slopes over −2F, 1 each once momentum has built up, are alike within a tenth: then 1:10:5:50.
 
-    Chance has no part in it, as gradients are next to nothing beside a norm 1000 times the usual.
+    Nothing here is random: gradients are negligible beside a norm 1000 times the usual.
     """
     if len(slopes) < 4 or not np.isfinite(slopes).all():
         return "undecided"
@@ -269,12 +271,7 @@ def show_starts(table: pd.DataFrame) -> list[Exhibit]:
 
 
 def _panel(table: pd.DataFrame, panel: str) -> pd.DataFrame:
-    return finished(table[table["panel"] == panel]) if "panel" in table else table
-
-
-def _by_rate(name: str, rows: pd.DataFrame) -> Line:
-    means = rows.groupby("intrinsic_lr")["test_accuracy"].mean()
-    return Line(name, means.index.tolist(), means.tolist())
+    return finished_rows(table[table["panel"] == panel]) if "panel" in table else table
 
 
 _OPEN = (

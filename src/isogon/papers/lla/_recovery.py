@@ -1,4 +1,4 @@
-"""Figure 11: the time to come back to equilibrium is inversely proportional to the intrinsic learning rate."""
+"""Figure 11: the time to return to equilibrium is inversely proportional to the intrinsic learning rate."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 
 from isogon.lab import Config, Run
-from isogon.papers.lla._judging import numbers_of, too_little
-from isogon.papers.lla._setup import CHOICES, decay_of, planned, scheduled
+from isogon.papers.lla._judging import numbers_of, too_little_to_judge
+from isogon.papers.lla._setup import CHOICES, decay_of, planned_runs, scheduled_config
 from isogon.papers.reproduction import Experiment, Gap, Judgement, Label, Options, Planned, Scale
 from isogon.report import Exhibit, FigureExhibit, Line
 from isogon.theory import Floats, inverse_square_rate
@@ -38,7 +38,7 @@ def plan_recovery(options: Options) -> list[Planned]:
             per_epoch = 20 if scale == "tiny" else 390
             change, rest = (math.ceil(time / x / per_epoch) for time in (_BEFORE, _AFTER))
             for seed in options.seed_range(1):
-                made = scheduled(
+                made = scheduled_config(
                     scale,
                     [(0, lr, decay), (change, lr / 10, decay * 10)],
                     epochs=change + rest,
@@ -50,7 +50,7 @@ def plan_recovery(options: Options) -> list[Planned]:
                 step = change * made.steps_per_epoch
                 yield made, {"column": f"{x:.3g}", "seed": seed, "intrinsic_lr": x, "change": step}
 
-    return planned(runs())
+    return planned_runs(runs())
 
 
 def keep_recovery(run: Run) -> pd.DataFrame:
@@ -93,18 +93,18 @@ def judge_recovery(table: pd.DataFrame) -> Judgement:
     """The slope of ln(steps) over ln(1/ηλ) is 1 within its error."""
     times = recoveries(table).dropna() if len(table) else pd.DataFrame({"intrinsic_lr": []})
     if times["intrinsic_lr"].nunique() < 3:
-        return too_little("fewer than three intrinsic learning rates recovered")
-    slope = _fitted(-np.log(times["intrinsic_lr"].to_numpy()), np.log(times["steps"].to_numpy()))
+        return too_little_to_judge("fewer than three intrinsic learning rates recovered")
+    slope = _fit_line(-np.log(times["intrinsic_lr"].to_numpy()), np.log(times["steps"].to_numpy()))
     product = float((times["steps"] * times["intrinsic_lr"]).mean())
     verdict = Gap(slope.size - 1, slope.error).within(_TOLERANCE)
     sentence = (
-        f"Recovery time against 1/(ηλ) has slope {slope.said()} on log axes; it takes "
+        f"Recovery time against 1/(ηλ) has slope {slope.text()} on log axes; it takes "
         f"{product:.2f}/(ηλ) steps, {theory_steps(1):.2f} by theory."
     )
     return Judgement(verdict, sentence, {**numbers_of({"slope": slope}), "steps times ηλ": product})
 
 
-def _fitted(x: Floats, y: Floats) -> Gap:
+def _fit_line(x: Floats, y: Floats) -> Gap:
     """The slope of a line by least squares, and its standard error."""
     away = x - x.mean()
     slope = float(away @ y / (away @ away))
@@ -121,11 +121,11 @@ def show_recovery(table: pd.DataFrame) -> list[Exhibit]:
     times = np.linspace(0, _AFTER, 61)
     relaxed = inverse_square_rate(times, initial=100.0, intrinsic_lr=1.0, noise_trace=2.0)
     traces.append(Line("theory", times.tolist(), (relaxed**-0.5).tolist(), dashed=True))
-    found = recoveries(table).dropna().sort_values("intrinsic_lr", ascending=False)
-    inverse = 1 / found["intrinsic_lr"]
+    recovered = recoveries(table).dropna().sort_values("intrinsic_lr", ascending=False)
+    inverse = 1 / recovered["intrinsic_lr"]
     points = [
-        Line("measured", inverse.tolist(), found["steps"].tolist()),
-        Line("theory", inverse.tolist(), [theory_steps(x) for x in found["intrinsic_lr"]], dashed=True),
+        Line("measured", inverse.tolist(), recovered["steps"].tolist()),
+        Line("theory", inverse.tolist(), [theory_steps(x) for x in recovered["intrinsic_lr"]], dashed=True),
     ]
     names = "steps × ηλ after the change", "effective rate over its equilibrium"
     return [

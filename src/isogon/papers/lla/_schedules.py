@@ -20,9 +20,9 @@ from isogon.papers.lla._judging import (
     numbers_of,
     panels,
     spread,
-    too_little,
+    too_little_to_judge,
 )
-from isogon.papers.lla._setup import CHOICES, LR, WEIGHT_DECAY, decay_of, planned, scheduled
+from isogon.papers.lla._setup import CHOICES, LR, WEIGHT_DECAY, decay_of, planned_runs, scheduled_config
 from isogon.papers.reproduction import (
     Experiment,
     Gap,
@@ -31,9 +31,9 @@ from isogon.papers.reproduction import (
     Planned,
     Scale,
     curves,
-    finished,
+    finished_rows,
     points,
-    worst,
+    worst_verdict,
 )
 from isogon.report import Cell, Exhibit, Place, TableExhibit
 from isogon.schedules import Schedule, from_name
@@ -50,14 +50,14 @@ OPERATIONS: dict[str, tuple[tuple[float, ...], tuple[float, ...]]] = {
 }
 #: epochs between two operations; the rate is divided by 10 and weight decay removed after ten times as many
 UNIT: dict[Scale, float] = {"paper": 100, "small": 10, "tiny": 0.6}
-#: length of a run in these units; the paper does not say how long it trains after the last operation
+#: length of a run in these units; the paper does not give the time after the last operation
 LENGTH = 12
 #: figure 4: halvings, and the epoch at which weight decay goes, in units of UNIT
 HALVINGS, END, AFTER = (2, 4, 6, 8, 12, 20, 40), 80, 90
 #: the same for runs too short for it: tiny, and small with a twentieth of the epochs
 _FIGURE_4: dict[Scale, tuple[tuple[float, ...], int, int]] = {
-    "paper": (tuple(100 * one for one in HALVINGS), 100 * END, 100 * AFTER),
-    "small": (tuple(5 * one for one in HALVINGS), 5 * END, 5 * AFTER),
+    "paper": (tuple(100 * epoch for epoch in HALVINGS), 100 * END, 100 * AFTER),
+    "small": (tuple(5 * epoch for epoch in HALVINGS), 5 * END, 5 * AFTER),
     "tiny": ((0.5, 1, 1.5, 2, 4), 8, 10),
 }
 
@@ -72,10 +72,10 @@ def random_schedule(name: str, unit: float, weight_decay: float = WEIGHT_DECAY) 
 def plan_random(net: str, data: str, options: Options) -> list[Planned]:
     """Five schedules; three seeds at small scale, which tell noise from difference."""
     scale, unit = options.scale, UNIT[options.scale]
-    return planned(
+    return planned_runs(
         (
             (
-                scheduled(
+                scheduled_config(
                     scale,
                     random_schedule(name, unit, decay_of(scale)),
                     epochs=round(LENGTH * unit),
@@ -94,9 +94,9 @@ def plan_random(net: str, data: str, options: Options) -> list[Planned]:
 
 def judge_merged(table: pd.DataFrame) -> Judgement:
     """Accuracy and effective rate of the schedules agree in the second half of their common phase, and at the end."""
-    runs = finished(table)
+    runs = finished_rows(table)
     if not len(runs) or runs["column"].nunique() < 2:
-        return too_little("fewer than two schedules finished")
+        return too_little_to_judge("fewer than two schedules finished")
     runs = runs.assign(log_rate=np.log(runs["effective_lr"]))
     apart = runs[runs["epoch"] == runs["switch"] - 1]
     half = np.floor((runs["switch"] + runs["decay"]) / 2)
@@ -108,7 +108,9 @@ def judge_merged(table: pd.DataFrame) -> Judgement:
     }
     before, after = spread(apart, "log_rate").size, spread(endings(runs), "log_rate").size
     accuracy, rate, end = gaps.values()
-    verdict = worst([accuracy.within(ACCURACY_TOLERANCE), rate.within(RATE_TOLERANCE), end.within(ACCURACY_TOLERANCE)])
+    verdict = worst_verdict(
+        [accuracy.within(ACCURACY_TOLERANCE), rate.within(RATE_TOLERANCE), end.within(ACCURACY_TOLERANCE)]
+    )
     sentence = (
         f"After the switch the {runs['column'].nunique()} schedules span {points(accuracy)} of test accuracy and a "
         f"factor of {np.exp(rate.size):.3f} in effective rate ({np.exp(before):.2f} before); at the end {points(end)} "
@@ -128,7 +130,7 @@ def table_of_schedules(options: Options) -> pd.DataFrame:
     for name in OPERATIONS:
         if options.columns is not None and name not in options.columns:
             continue
-        made = scheduled("paper", random_schedule(name, 100), epochs=LENGTH * 100)
+        made = scheduled_config("paper", random_schedule(name, 100), epochs=LENGTH * 100)
         schedule = _schedule(made)
         for epoch in (*range(0, 600, 100), 1000):
             step = epoch * made.steps_per_epoch
@@ -136,14 +138,14 @@ def table_of_schedules(options: Options) -> pd.DataFrame:
                 {"column": name, "epoch": epoch, "lr": float(schedule.lr(step))}
                 | {"weight_decay": float(schedule.weight_decay(step))}
             )
-    found = pd.DataFrame(rows)
-    return found.assign(intrinsic_lr=found["lr"] * found["weight_decay"])
+    table = pd.DataFrame(rows)
+    return table.assign(intrinsic_lr=table["lr"] * table["weight_decay"])
 
 
 def judge_schedules(table: pd.DataFrame) -> Judgement:
     """All have one η and one λ from epoch 500 on, not before; both are as printed, and λ = 0 in the end."""
     if not len(table) or table["column"].nunique() < 2:
-        return too_little("fewer than two schedules")
+        return too_little_to_judge("fewer than two schedules")
     by_epoch = table.groupby("epoch")[["lr", "weight_decay"]].agg(np.ptp).sum(axis=1)
     common = table[table["epoch"] == 500]
     as_printed = np.allclose(common["lr"], LR) and np.allclose(common["weight_decay"], WEIGHT_DECAY)
@@ -171,7 +173,7 @@ def show_schedules(table: pd.DataFrame) -> list[Exhibit]:
                 (str(epoch), column): Cell(mean=value, spread=float("nan"), survived=1, runs=1)
                 for epoch, column, value in zip(table["epoch"], table["column"], table[quantity], strict=True)
             },
-            printed={place: value for place, value in _printed(quantity).items() if place in shown},
+            printed={place: value for place, value in _printed_values(quantity).items() if place in shown},
             digits=7,
             best=None,
         )
@@ -179,7 +181,7 @@ def show_schedules(table: pd.DataFrame) -> list[Exhibit]:
     ]
 
 
-def _printed(quantity: str) -> dict[Place, float]:
+def _printed_values(quantity: str) -> dict[Place, float]:
     """What follows from the operations that the paper prints."""
     table = other_table("lla", 1)
     epochs = table["column"].str.removeprefix("epoch ")
@@ -197,10 +199,10 @@ def plan_halvings(options: Options) -> list[Planned]:
         rows = [(e, lr * part, decay) if halve_lr else (e, lr, decay * part) for e, part in halved]
         return [*rows, (end, rows[-1][1] / 10, 0.0)]
 
-    return planned(
+    return planned_runs(
         (
             (
-                scheduled(scale, parts(halve_lr), epochs=length, seed=seed),
+                scheduled_config(scale, parts(halve_lr), epochs=length, seed=seed),
                 {"column": name, "seed": seed, "end": end},
             )
             for name, halve_lr in (("LR halved", True), ("WD halved", False))
@@ -211,20 +213,20 @@ def plan_halvings(options: Options) -> list[Planned]:
 
 def judge_halvings(table: pd.DataFrame) -> Judgement:
     """Effective rates and accuracies agree for most of the time, and both runs are best after weight decay is gone."""
-    runs = finished(table)
+    runs = finished_rows(table)
     if not len(runs) or runs["column"].nunique() < 2:
-        return too_little("not both schedules finished")
+        return too_little_to_judge("not both schedules finished")
     runs = runs.assign(log_rate=np.log(runs["effective_lr"]))
     means = runs[runs["epoch"] < runs["end"]].groupby(["epoch", "column"])[["log_rate", "test_accuracy"]].mean()
     differences = means.unstack("column").T.groupby(level=0).agg(np.ptp).T.dropna()
     if len(differences) < 8:
-        return too_little("fewer than 8 epochs")
+        return too_little_to_judge("fewer than 8 epochs")
     # Most of the time: the median, and as its error what half the epochs say against the other half.
     rate, accuracy = (_median(differences[name]) for name in ("log_rate", "test_accuracy"))
     best = runs.loc[runs.groupby(["column", "seed"])["test_accuracy"].idxmax()]
     late = float((best["epoch"] >= best["end"]).mean())
     end = lead(endings(runs), "LR halved", "WD halved", "test_accuracy")
-    verdict = worst(
+    verdict = worst_verdict(
         [
             rate.within(RATE_TOLERANCE),
             accuracy.within(2 * ACCURACY_TOLERANCE),
@@ -250,11 +252,11 @@ def _schedule(made: Config) -> Schedule:
     return from_name(made.schedule, made.recipe, epochs=made.epochs, steps_per_epoch=made.steps_per_epoch)
 
 
-def _shown(title: str) -> Callable[[pd.DataFrame], Sequence[Exhibit]]:
+def _show_panels(title: str) -> Callable[[pd.DataFrame], Sequence[Exhibit]]:
     return lambda table: panels(table, title)
 
 
-def _merging(number: int, net: str, title: str, data: str, accuracy: int) -> Experiment:
+def _merging_experiment(number: int, net: str, title: str, data: str, accuracy: int) -> Experiment:
     return Experiment(
         id=f"lla/fig{number}",
         title=f"{title} under five random schedules",
@@ -263,7 +265,7 @@ def _merging(number: int, net: str, title: str, data: str, accuracy: int) -> Exp
         plan=partial(plan_random, net, data),
         keep=curves,
         judge=judge_merged,
-        show=_shown(title),
+        show=_show_panels(title),
         choices=(
             *CHOICES,
             "Training goes on for 200 epochs after the last operation. Agreement is a point of accuracy or 10 % of the "
@@ -283,7 +285,7 @@ EXPERIMENTS = (
         show=show_schedules,
         choices=("Schedule_5 begins at η = 12.8, since its first operation comes at epoch 0.",),
     ),
-    _merging(1, "preresnet32", "PreResNet32 on CIFAR-10", "cifar10", 95),
+    _merging_experiment(1, "preresnet32", "PreResNet32 on CIFAR-10", "cifar10", 95),
     Experiment(
         id="lla/fig4",
         title="Halving the learning rate against halving weight decay",
@@ -292,12 +294,12 @@ EXPERIMENTS = (
         plan=plan_halvings,
         keep=curves,
         judge=judge_halvings,
-        show=_shown("PreResNet32 on CIFAR-10"),
+        show=_show_panels("PreResNet32 on CIFAR-10"),
         choices=(
             *CHOICES,
             "Training goes on for 1,000 epochs after epoch 8,000. Small scale has a twentieth of the epochs.",
         ),
     ),
-    _merging(12, "vgg16", "VGG16 on CIFAR-10", "cifar10", 94),
-    _merging(13, "preresnet32", "PreResNet32 on CIFAR-100", "cifar100", 78),
+    _merging_experiment(12, "vgg16", "VGG16 on CIFAR-10", "cifar10", 94),
+    _merging_experiment(13, "preresnet32", "PreResNet32 on CIFAR-100", "cifar100", 78),
 )

@@ -73,7 +73,7 @@ def config(
     )
 
 
-def scheduled(scale: Scale, parts: Sequence[tuple[float, float, float]], *, epochs: int, **more: Any) -> Config:
+def scheduled_config(scale: Scale, parts: Sequence[tuple[float, float, float]], *, epochs: int, **more: Any) -> Config:
     """A training whose learning rate and weight decay are those of `parts` (epoch, η, λ); the recipe has the first."""
     _, lr, weight_decay = parts[0]
     return config(scale, lr=lr, weight_decay=weight_decay, epochs=epochs, schedule=phases_name(parts), **more)
@@ -84,5 +84,5 @@ def decay_of(scale: Scale) -> float:
     return WEIGHT_DECAY * TINY_DECAY if scale == "tiny" else WEIGHT_DECAY
 
 
-def planned(runs: Iterable[tuple[Config, dict[str, Label]]]) -> list[Planned]:
-    return [Planned(config=one, labels=labels) for one, labels in runs]
+def planned_runs(runs: Iterable[tuple[Config, dict[str, Label]]]) -> list[Planned]:
+    return [Planned(config=config, labels=labels) for config, labels in runs]

@@ -1,8 +1,8 @@
-"""What an experiment is, how it is run, judged and kept; the papers build on this, which knows their names alone."""
+"""What an experiment is, how it is run, judged and kept; the papers build on this, which knows only their names."""
 
 from __future__ import annotations
 
-from isogon.papers.reproduction._claims import UNKNOWN, Gap, finished, mean_of, points, together, worst
+from isogon.papers.reproduction._claims import UNKNOWN, Gap, combine, finished_rows, mean_of, points, worst_verdict
 from isogon.papers.reproduction._experiment import (
     SCALES,
     Experiment,
@@ -15,8 +15,9 @@ from isogon.papers.reproduction._experiment import (
     Verdict,
     cell_of,
     curves,
-    final,
+    final_row,
 )
+from isogon.papers.reproduction._lines import mean_line, mean_lines
 from isogon.papers.reproduction._registry import experiments, listing
 from isogon.papers.reproduction._results import Reproduction
 from isogon.papers.reproduction._runner import EXHIBITS, reproduce
@@ -36,14 +37,16 @@ __all__ = [
     "UnavailableError",
     "Verdict",
     "cell_of",
+    "combine",
     "curves",
     "experiments",
-    "final",
-    "finished",
+    "final_row",
+    "finished_rows",
     "listing",
+    "mean_line",
+    "mean_lines",
     "mean_of",
     "points",
     "reproduce",
-    "together",
-    "worst",
+    "worst_verdict",
 ]

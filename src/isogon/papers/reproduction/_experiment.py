@@ -1,8 +1,8 @@
 """`Experiment`: a table or figure of a paper as data: what to train, what to keep of it, the claim, how to show it.
 
-An experiment is worked out in steps that know nothing of each other: `plan` says which trainings it needs, `keep` turns
-an ended one into rows, `judge` and `show` read the table of all rows and nothing else. So the same trainings serve
-several experiments, and a table that was kept can be judged and shown where nothing was trained.
+Its steps are independent: `plan` lists the trainings it needs, `keep` turns an ended one into rows, `judge` and `show`
+read the table of all rows and nothing else. So the same trainings serve several experiments, and a saved table can be
+judged and shown without any training.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ Label = str | int | float
 
 
 class UnavailableError(IsogonError):
-    """What `compute` needs is not to be had here; the message becomes the reason why the experiment was not run."""
+    """What `compute` needs is missing here; the message becomes the reason why the experiment was not run."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """What is wanted of an experiment; `panels`, `columns` and `seeds` are all of the scale's own where None.
+    """Which part of an experiment to run; None for `panels`, `columns` or `seeds` means all of the scale's own.
 
-    `folder` is no part of that: it is where `compute` may keep what takes long, and finds it at the next call.
+    `folder` is no part of that: `compute` may save there what takes long, and read it at the next call.
     """
 
     scale: Scale = "tiny"
@@ -44,7 +44,7 @@ class Options:
     folder: Path | None = field(default=None, repr=False, compare=False)
 
     def seed_range(self, default: int) -> range:
-        """The seeds to run, from `first_seed` on; `default` of them where their number is not given."""
+        """The seeds to run, from `first_seed` on; `default` of them if their number is not given."""
         count = default if self.seeds is None else self.seeds
         return range(self.first_seed, self.first_seed + count)
 
@@ -64,7 +64,7 @@ class Planned:
 
 @dataclass(frozen=True)
 class Judgement:
-    """Whether the claim holds, in a sentence, with the numbers that it rests on."""
+    """Whether the claim holds, in a sentence, with the numbers behind it."""
 
     verdict: Verdict
     sentence: str
@@ -81,11 +81,11 @@ class Experiment:
         claim: what the paper says that it shows, in our words.
         plan: the trainings at a scale; none for a simulation.
         keep: the rows of an ended training; the planned labels are added to each as columns.
-        compute: for what is no training of the lab: the rows at a scale; it may raise `UnavailableError`.
+        compute: the rows at a scale that need no training by the lab; it may raise `UnavailableError`.
         computed_images: training images that `compute` sees at a scale.
         judge, show: the verdict and the exhibits of a table of rows.
         choices: what the paper leaves open, and what was chosen.
-        unavailable: why the `paper` scale cannot be run with what is public, where it cannot.
+        unavailable: why the `paper` scale cannot be run with public data, if it cannot.
     """
 
     id: str
@@ -101,21 +101,21 @@ class Experiment:
     unavailable: str | None = None
 
     def images(self, scale: Scale) -> int:
-        """Training images that its runs see at a scale; one that stands in several places is trained once."""
+        """Training images that its runs see at a scale; a run in several places is trained once."""
         configs = {planned.config.key: planned.config for planned in self.plan(Options(scale=scale))}
         return self.computed_images(scale) + sum(config.images for config in configs.values())
 
 
-def final(run: Run) -> pd.DataFrame:
+def final_row(run: Run) -> pd.DataFrame:
     """One row: how the run ended, its last test accuracy, and what it cost."""
-    ended = {"status": run.status, "accuracy": run.accuracy, "images": run.images, "seconds": run.seconds}
-    return pd.DataFrame([ended])
+    row = {"status": run.status, "accuracy": run.accuracy, "images": run.images, "seconds": run.seconds}
+    return pd.DataFrame([row])
 
 
 def curves(run: Run, layer: str = "all") -> pd.DataFrame:
-    """A row an epoch: losses and accuracies, and of `layer` norm, effective rates, angles and what theory predicts.
+    """One row per epoch: losses and accuracies; norm, effective rates, angles and predictions of `layer`.
 
-    A run that ended before its first epoch did gives no rows; what a monitor would have measured is NaN without one.
+    A run that ended within its first epoch gives no rows; without a monitor the columns of `layer` are NaN.
     """
     if not len(run.epochs):
         return pd.DataFrame()
@@ -140,7 +140,7 @@ def curves(run: Run, layer: str = "all") -> pd.DataFrame:
 
 
 def cell_of(rows: pd.DataFrame, value: str = "accuracy", *, unit: float = 1.0) -> Cell:
-    """The cell of a table that these rows of `final` make, one for each seed; runs that diverged are left out of it."""
+    """The cell of a table from rows of `final_row`, one per seed; runs that diverged are left out of its mean."""
     survived = unit * rows.loc[rows["status"] == "finished", value].dropna()
     return Cell(
         mean=float(survived.mean()),

@@ -19,7 +19,7 @@ _PACKAGE = "isogon.papers"
 def code_fingerprint(function: Callable[..., Any]) -> str:
     """Eight digits for the code of the function's module, of the papers' modules that it imports, and of our version.
 
-    Comments and layout do not count. What lies deeper, the theory say, changes with the version.
+    Comments and layout do not count. Code outside the papers, such as the theory, counts by the version.
     """
     while isinstance(function, partial):
         function = function.func
@@ -29,14 +29,14 @@ def code_fingerprint(function: Callable[..., Any]) -> str:
         name = waiting.pop()
         file = getattr(sys.modules.get(name), "__file__", None)
         if name not in codes and file is not None:
-            codes[name], imported = _parsed(Path(file), Path(file).stat().st_mtime_ns)
+            codes[name], imported = _parse(Path(file), Path(file).stat().st_mtime_ns)
             waiting += imported
     whole = "\0".join([__version__, *(f"{name}\0{codes[name]}" for name in sorted(codes))])
     return hashlib.sha256(whole.encode()).hexdigest()[:8]
 
 
 @cache
-def _parsed(file: Path, changed: int) -> tuple[str, tuple[str, ...]]:
+def _parse(file: Path, changed: int) -> tuple[str, tuple[str, ...]]:
     """The code without comments, and the names of what it may import from the package; `changed` is the file's time."""
     tree = ast.parse(file.read_text(encoding="utf-8"))
     names: list[str] = []

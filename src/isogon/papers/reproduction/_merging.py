@@ -1,4 +1,4 @@
-"""`merged`: a result of some panels, columns or seeds added to what was found of the others before."""
+"""`merge`: a result of some panels, columns or seeds added to the earlier result of the others."""
 
 from __future__ import annotations
 
@@ -9,46 +9,45 @@ import pandas as pd
 
 from isogon.papers.reproduction._experiment import Options
 from isogon.papers.reproduction._fingerprint import code_fingerprint
-from isogon.papers.reproduction._provenance import Source, command_with_seeds, how_made, place_of
+from isogon.papers.reproduction._provenance import Source, command_with_seeds, place_of, provenance_of
 from isogon.papers.reproduction._results import Reproduction, plain_table
 
-#: what tells the rows of one call of `compute` from those of another
-_CHOSEN = ("panel", "column", "seed")
+#: the columns that distinguish the rows of different calls of `compute`
+_LABELS = ("panel", "column", "seed")
 
 
-def merged(new: Reproduction, old: Reproduction) -> Reproduction:
+def merge(new: Reproduction, old: Reproduction) -> Reproduction:
     """The rows of `new`, and those of `old` that `new` has nothing for; both are of one experiment and scale.
 
-    Old rows stay where the experiment would make them again as they were made: by the same training, or by the same
-    code. So do those of a training that is under way once more or failed this time: nothing is lost before it is
-    replaced.
+    Old rows stay if the experiment would make them again in the same way: by the same training, or by the same code.
+    This includes rows of a training that is running again or failed this time: nothing is lost before it is replaced.
     """
     every = new.experiment.plan(Options(new.options.scale, seeds=1 + max(_seeds(new) | _seeds(old), default=0)))
     names = sorted({name for planned in every for name in planned.labels})
     keys = {place_of(planned.labels): planned.config.name for planned in every}
     fresh = {source.place: source for source in new.sources if source.is_training}
-    kept = {
+    valid = {
         source.place: source
         for source in old.sources
         if source.is_training and source.ended_well and keys.get(source.place) == source.key
     }
-    stay = {place for place in kept if place not in fresh or not fresh[place].ended_well}
+    stay = {place for place in valid if place not in fresh or not fresh[place].ended_well}
     sources = [
-        replace(kept[place], error=fresh[place].error if place in fresh else "") if place in stay else fresh[place]
+        replace(valid[place], error=fresh[place].error if place in fresh else "") if place in stay else fresh[place]
         for place in dict.fromkeys([*keys, *fresh])
         if place in stay or place in fresh
     ]
     old_rows, old_computed = _by_place(old.table, names, {source.place for source in old.sources})
     new_rows, new_computed = _by_place(new.table, names, set(fresh))
     frames = [old_rows.get(source.place) if source.place in stay else new_rows.get(source.place) for source in sources]
-    own = [source for source in new.sources if not source.is_training]
-    others = _still_computed(new, old, own)
-    left = _without(old_computed, new_computed) if others else old_computed.iloc[:0]
-    computed = [*(others if len(left) else ()), *own]
-    table = _joined([left, new_computed, *(frame for frame in frames if frame is not None)])
-    missing = () if len(left) or len(new_computed) else new.made["missing"]
-    options = _together(old.options, new.options)
-    made = how_made(command_with_seeds(new.made["command"], options), [*computed, *sources], missing)
+    computations = [source for source in new.sources if not source.is_training]
+    others = _valid_computations(new, old, computations)
+    old_computed = _rows_without(old_computed, new_computed) if others else old_computed.iloc[:0]
+    computed = [*(others if len(old_computed) else ()), *computations]
+    table = _join([old_computed, new_computed, *(frame for frame in frames if frame is not None)])
+    missing = () if len(old_computed) or len(new_computed) else new.made["missing"]
+    options = _join_options(old.options, new.options)
+    made = provenance_of(command_with_seeds(new.made["command"], options), [*computed, *sources], missing)
     return Reproduction(new.experiment, options, table, made, (*computed, *sources))
 
 
@@ -56,12 +55,12 @@ def _seeds(reproduction: Reproduction) -> set[int]:
     return {source.seed for source in reproduction.sources}
 
 
-def _still_computed(new: Reproduction, old: Reproduction, own: Collection[Source]) -> list[Source]:
-    """The calls of `compute` behind `old` that the code of today stands for, those of `new` aside."""
+def _valid_computations(new: Reproduction, old: Reproduction, repeated: Collection[Source]) -> list[Source]:
+    """The calls of `compute` behind `old` whose code is still the same, without those that `new` has repeated."""
     compute = new.experiment.compute
     if compute is None:
         return []
-    code, again = code_fingerprint(compute), {source.place for source in own}
+    code, again = code_fingerprint(compute), {source.place for source in repeated}
     return [
         source for source in old.sources if not source.is_training and source.key == code and source.place not in again
     ]
@@ -81,30 +80,30 @@ def _by_place(
     return {str(place): rows for place, rows in table[trained].groupby(texts[trained])}, table[~trained]
 
 
-def _without(rows: pd.DataFrame, others: pd.DataFrame) -> pd.DataFrame:
-    """The rows whose panel, column and seed none of the others has."""
-    columns = [name for name in _CHOSEN if name in rows and name in others]
+def _rows_without(rows: pd.DataFrame, others: pd.DataFrame) -> pd.DataFrame:
+    """The rows whose panel, column and seed do not occur in `others`."""
+    columns = [name for name in _LABELS if name in rows and name in others]
     if not columns:
         return rows.iloc[:0] if len(others) else rows
 
     def places(table: pd.DataFrame) -> list[str]:
         return [place_of(dict(zip(columns, row, strict=True))) for row in table[columns].itertuples(index=False)]
 
-    taken = set(places(others))
-    return rows[[place not in taken for place in places(rows)]]
+    excluded = set(places(others))
+    return rows[[place not in excluded for place in places(rows)]]
 
 
-def _joined(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    some = [frame for frame in frames if len(frame)]
-    return plain_table(pd.concat(some, ignore_index=True)) if some else pd.DataFrame()
+def _join(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    filled = [frame for frame in frames if len(frame)]
+    return plain_table(pd.concat(filled, ignore_index=True)) if filled else pd.DataFrame()
 
 
-def _together(old: Options, new: Options) -> Options:
+def _join_options(old: Options, new: Options) -> Options:
     """What either asked for; None stands for all."""
-    counts = (old.seeds_from_0, new.seeds_from_0)
-    seeds = None if counts[0] is None or counts[1] is None else max(counts)
-    return Options(new.scale, _either(old.panels, new.panels), _either(old.columns, new.columns), seeds)
+    old_seeds, new_seeds = old.seeds_from_0, new.seeds_from_0
+    seeds = None if old_seeds is None or new_seeds is None else max(old_seeds, new_seeds)
+    return Options(new.scale, _union(old.panels, new.panels), _union(old.columns, new.columns), seeds)
 
 
-def _either(some: tuple[str, ...] | None, others: tuple[str, ...] | None) -> tuple[str, ...] | None:
-    return None if some is None or others is None else tuple(dict.fromkeys((*some, *others)))
+def _union(old: tuple[str, ...] | None, new: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    return None if old is None or new is None else tuple(dict.fromkeys((*old, *new)))

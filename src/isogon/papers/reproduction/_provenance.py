@@ -22,16 +22,16 @@ from isogon.lab import RESULT, Config, Run
 from isogon.papers.reproduction._experiment import Label, Options
 
 STATUSES = ("finished", "diverged", "failed", "pruned")
-#: of a training that has not ended, and of what is no training of the lab
+#: status of a training that has not ended, and of a computation without training
 WAITING, COMPUTED = "waiting", "computed"
 
 
 @dataclass(frozen=True)
 class Source:
-    """What some rows of a result come from: a training, or a call of the experiment's `compute`.
+    """Where rows of a result come from: a training, or a call of the experiment's `compute`.
 
-    `place` is where it stands in the experiment, as `place_of` has it. `key` is the name of the training, or the
-    fingerprint of the code: rows of the same place and key are the same.
+    `place` is its place in the experiment, by `place_of`. `key` is the name of the training, or the fingerprint of the
+    code: rows of the same place and key are the same.
     """
 
     place: str
@@ -56,7 +56,7 @@ class Source:
 
 
 def place_of(labels: Mapping[str, Any]) -> str:
-    """The labels of a training or of a row in one text; a label that it does not have is NaN in a table.
+    """The labels of a training or of a row as one text; a missing label is NaN in a table.
 
     >>> place_of({"row": "0.01", "column": 3125.0, "seed": 0, "kind": math.nan})
     'column=3125, row=0.01, seed=0'
@@ -78,7 +78,7 @@ def command_of(identity: str, options: Options, *, engine: str, device: str) -> 
     >>> command_of("yun/table1", Options("small", panels=("b",), seeds=1), engine="lanes", device="cuda")
     'isogon reproduce yun/table1 --scale small --panels b --seeds 1 --engine lanes --device cuda'
     """
-    given = {
+    values = {
         "scale": options.scale,
         "panels": ",".join(options.panels or ()),
         "columns": ",".join(options.columns or ()),
@@ -87,12 +87,12 @@ def command_of(identity: str, options: Options, *, engine: str, device: str) -> 
         "engine": engine,
         "device": device,
     }
-    flags = (f"--{name} {shlex.quote(value)}" for name, value in given.items() if value)
+    flags = (f"--{name} {shlex.quote(value)}" for name, value in values.items() if value)
     return " ".join([f"isogon reproduce {identity}", *flags])
 
 
 def command_with_seeds(command: str, options: Options) -> str:
-    """The command for the seeds of `options` from 0 on, where it was given for the last of them.
+    """The command for the seeds of `options` from 0 on, from one that was for the last of them.
 
     >>> command_with_seeds("isogon reproduce la/fig2 --seeds 2 --first-seed 2 --engine lanes", Options(seeds=4))
     'isogon reproduce la/fig2 --seeds 4 --engine lanes'
@@ -101,32 +101,32 @@ def command_with_seeds(command: str, options: Options) -> str:
 
 
 def source_of(labels: Mapping[str, Label], config: Config, run: Run | None, command: str) -> Source:
-    """A planned training and, where it has ended, how: hardware, versions and date are those it was made with."""
-    known: dict[str, Any] = {"place": place_of(labels), "key": config.name, "command": command, "seed": config.seed}
+    """A planned training and, if it has ended, how; hardware, versions and date are those of the training."""
+    facts: dict[str, Any] = {"place": place_of(labels), "key": config.name, "command": command, "seed": config.seed}
     if run is None:
-        return Source(status=WAITING, **known)
-    known |= {"status": run.status, "images": run.images, "seconds": round(run.seconds, 3)}
+        return Source(status=WAITING, **facts)
+    facts |= {"status": run.status, "images": run.images, "seconds": round(run.seconds, 3)}
     if run.status == "failed":
-        return Source(**known, error=last_line(run.error or "failed"))
+        return Source(**facts, error=last_line(run.error or "failed"))
     assert run.folder is not None
     file = run.folder / RESULT
     result = json.loads(file.read_text(encoding="utf-8"))
     versions = _versions(result["versions"])
-    return Source(**known, hardware=str(result["device"]), versions=versions, date=_day(file.stat().st_mtime))
+    return Source(**facts, hardware=str(result["device"]), versions=versions, date=_day(file.stat().st_mtime))
 
 
-def computed_here(options: Options, key: str, command: str, ended: float) -> Source:
+def computation_source(options: Options, key: str, command: str, ended: float) -> Source:
     """A call of `compute` with these options, on this machine and with these versions."""
-    chosen = {"panels": options.panels, "columns": options.columns}
-    asked: dict[str, Any] = {name: "+".join(labels) for name, labels in chosen.items() if labels is not None}
-    place = f"{COMPUTED} {place_of({**asked, 'seeds': options.seeds})}".strip()
+    labels = {"panels": options.panels, "columns": options.columns}
+    texts: dict[str, Any] = {name: "+".join(values) for name, values in labels.items() if values is not None}
+    place = f"{COMPUTED} {place_of({**texts, 'seeds': options.seeds})}".strip()
     return replace(_HERE, place=place, key=key, status=COMPUTED, command=command, date=_day(ended))
 
 
-def how_made(command: str, sources: Sequence[Source], missing: Sequence[str] = ()) -> dict[str, Any]:
-    """Facts for a result's file, over all that is behind it; a training in several places counts once.
+def provenance_of(command: str, sources: Sequence[Source], missing: Sequence[str] = ()) -> dict[str, Any]:
+    """Facts for a result's file, over all its sources; a training in several places counts once.
 
-    `command` is given where nothing is, `missing` are sentences about what could not be computed.
+    `command` is used if there are no sources, `missing` are sentences about what could not be computed.
     """
     runs = list({source.key: source for source in sources if source.is_training}.values())
     facts = [source for source in sources if source.date] or [replace(_HERE, date=_day(time.time()))]

@@ -1,4 +1,4 @@
-"""`experiments`: all that can be reproduced, by id, in the papers' order."""
+"""`experiments`: everything that can be reproduced, by id, in the papers' order."""
 
 from __future__ import annotations
 
@@ -25,31 +25,31 @@ PAPERS = {
 def experiments() -> dict[str, Experiment]:
     """Every experiment of the four papers by its id."""
     modules = [import_module(f"isogon.papers.{paper}") for paper in PAPERS]
-    return {one.id: one for module in modules for one in module.EXPERIMENTS}
+    return {experiment.id: experiment for module in modules for experiment in module.EXPERIMENTS}
 
 
-def chosen(ids: Iterable[str]) -> list[Experiment]:
+def find_experiments(ids: Iterable[str]) -> list[Experiment]:
     """The experiments with these ids, each once."""
-    known = experiments()
-    for wanted in ids:
-        if wanted not in known:
-            near = difflib.get_close_matches(wanted, known, n=3, cutoff=0.5)
+    by_id = experiments()
+    for identity in ids:
+        if identity not in by_id:
+            near = difflib.get_close_matches(identity, by_id, n=3, cutoff=0.5)
             cure = f"did you mean {' or '.join(near)}?" if near else "see isogon reproduce --list"
-            raise ArgumentError("experiment", "an id of isogon reproduce --list", wanted, cure.rstrip("?"))
-    return [known[wanted] for wanted in dict.fromkeys(ids)]
+            raise ArgumentError("experiment", "an id of isogon reproduce --list", identity, cure.rstrip("?"))
+    return [by_id[identity] for identity in dict.fromkeys(ids)]
 
 
 def listing() -> list[dict[str, Any]]:
     """Every experiment with its claim, the training images that it takes as printed, and where we have results."""
     return [
         {
-            "id": one.id,
-            "paper": PAPERS[one.id.split("/")[0]],
-            "title": one.title,
-            "claim": one.claim,
-            "images": one.images("paper"),
-            "unavailable": one.unavailable,
-            "results": scales_in(COMMITTED, one.id),
+            "id": experiment.id,
+            "paper": PAPERS[experiment.id.split("/")[0]],
+            "title": experiment.title,
+            "claim": experiment.claim,
+            "images": experiment.images("paper"),
+            "unavailable": experiment.unavailable,
+            "results": scales_in(COMMITTED, experiment.id),
         }
-        for one in experiments().values()
+        for experiment in experiments().values()
     ]

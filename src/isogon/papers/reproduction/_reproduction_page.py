@@ -1,6 +1,6 @@
 """The page about what was reproduced, made by `python -m isogon.papers.reproduction results docs/reproduction.md`.
 
-A row for each experiment, whether it was run or not; below, the tables and figures of those that were.
+One row per experiment, run or not; below, the tables and figures of those that were run.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from isogon.errors import IsogonError
 from isogon.files import write_whole
 from isogon.papers.reproduction._experiment import Experiment, Verdict
 from isogon.papers.reproduction._registry import PAPERS, experiments
-from isogon.papers.reproduction._results import Reproduction, made_in_words, read_reproduction, scales_in
+from isogon.papers.reproduction._results import Reproduction, provenance_texts, read_reproduction, scales_in
 from isogon.report import LEGEND, MARK, Showing, draw_panels, markdown_escaped, markdown_table
 
 #: folder of the figures, beside the document
@@ -34,17 +34,17 @@ _HEAD = "| experiment | what | verdict | scale | numbers | hardware | date | com
 
 def document_text(results: Path, registry: Mapping[str, Experiment] | None = None) -> str:
     """The whole page for the results in a folder."""
-    known = experiments() if registry is None else registry
-    found = {identity: _found(results, one) for identity, one in known.items()}
-    every = [reproduction for reproductions in found.values() for reproduction in reproductions]
+    by_id = experiments() if registry is None else registry
+    reproductions = {identity: _read_all(results, experiment) for identity, experiment in by_id.items()}
+    every = [reproduction for of_experiment in reproductions.values() for reproduction in of_experiment]
     verdicts = Counter(reproduction.judgement.verdict for reproduction in every)
-    verdicts["not run"] += sum(not reproductions for reproductions in found.values())
-    counts = ", ".join(f"{verdicts[verdict]} {words}" for verdict, words in _COUNTED.items() if verdicts[verdict])
-    parts = [_INTRODUCTION, f"{len(known)} experiments: {counts}."]
+    verdicts["not run"] += sum(not of_experiment for of_experiment in reproductions.values())
+    counts = ", ".join(f"{verdicts[verdict]} {text}" for verdict, text in _COUNTED.items() if verdicts[verdict])
+    parts = [_INTRODUCTION, f"{len(by_id)} experiments: {counts}."]
     for paper, name in PAPERS.items():
-        ours = {identity: one for identity, one in known.items() if identity.startswith(f"{paper}/")}
-        if ours:
-            rows = [row for identity, one in ours.items() for row in _rows(one, found[identity])]
+        of_paper = [experiment for identity, experiment in by_id.items() if identity.startswith(f"{paper}/")]
+        if of_paper:
+            rows = [row for experiment in of_paper for row in _table_rows(experiment, reproductions[experiment.id])]
             parts.append(f"## {paper}: {name}\n\n" + "\n".join([_HEAD, *rows]))
     parts += [_section(reproduction) for reproduction in every if reproduction.exhibits]
     return "\n\n".join(parts) + "\n"
@@ -52,8 +52,8 @@ def document_text(results: Path, registry: Mapping[str, Experiment] | None = Non
 
 def write_document(results: Path, target: Path) -> None:
     """Write the page, and the figures of the results beside it."""
-    for one in experiments().values():
-        for reproduction in _found(results, one):
+    for experiment in experiments().values():
+        for reproduction in _read_all(results, experiment):
             showing = reproduction.showing
             if showing.figures:
                 (target.parent / IMAGES).mkdir(parents=True, exist_ok=True)
@@ -61,21 +61,21 @@ def write_document(results: Path, target: Path) -> None:
     write_whole(target, document_text(results))
 
 
-def _found(results: Path, experiment: Experiment) -> list[Reproduction]:
+def _read_all(results: Path, experiment: Experiment) -> list[Reproduction]:
     return [read_reproduction(results, experiment, scale) for scale in scales_in(results, experiment.id)]
 
 
-def _rows(experiment: Experiment, reproductions: Sequence[Reproduction]) -> list[str]:
+def _table_rows(experiment: Experiment, reproductions: Sequence[Reproduction]) -> list[str]:
     what = markdown_escaped(experiment.title)
     if not reproductions:
         reason = "" if experiment.unavailable is None else f": {markdown_escaped(experiment.unavailable)}"
         command = f"`isogon reproduce {experiment.id} --scale paper`"
         return [f"| {experiment.id} | {what} | not run{reason} |  |  |  |  | {command} |"]
-    return [_row(reproduction, what) for reproduction in reproductions]
+    return [_table_row(reproduction, what) for reproduction in reproductions]
 
 
-def _row(reproduction: Reproduction, what: str) -> str:
-    judgement, made = reproduction.judgement, made_in_words(reproduction.made)
+def _table_row(reproduction: Reproduction, what: str) -> str:
+    judgement, made = reproduction.judgement, provenance_texts(reproduction.made)
     finite = {name: value for name, value in judgement.numbers.items() if math.isfinite(value)}
     numbers = ", ".join(f"{name} {value:.4g}" for name, value in finite.items())
     identity = reproduction.experiment.id
@@ -122,7 +122,7 @@ def _picture(reproduction: Reproduction) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Write the page; 2 and one sentence where that cannot be done."""
+    """Write the page; if that fails, print one sentence and return 2."""
     if len(arguments) != 2:
         print("Usage: python -m isogon.papers.reproduction RESULTS FILE.md", file=sys.stderr)
         return 2

@@ -1,6 +1,6 @@
 """`Reproduction`: the rows of an experiment, the verdict on them, and how they were made.
 
-It is kept in three files: the rows in Parquet, what people want to know in JSON, and in CSV a line for each training or
+It is saved in three files: the rows in Parquet, the facts for people in JSON, and in CSV one line per training or
 computation behind it, with the command that made it.
 """
 
@@ -26,10 +26,9 @@ from isogon.report import Exhibit, Showing
 
 @dataclass(frozen=True, eq=False)
 class Reproduction:
-    """What came of an experiment.
+    """The result of an experiment.
 
-    `made` says how it was made, in what fits in a JSON file (see `how_made`), `sources` the same piece by
-    piece.
+    `made` says how it was made, as the JSON file has it (see `provenance_of`); `sources` say the same one by one.
     """
 
     experiment: Experiment
@@ -40,7 +39,7 @@ class Reproduction:
 
     @property
     def stem(self) -> str:
-        """Of the names of its files."""
+        """The stem of its files' names."""
         return stem_of(self.experiment.id, self.options.scale)
 
     @property
@@ -52,12 +51,12 @@ class Reproduction:
     @property
     def missing(self) -> Sequence[str]:
         """Sentences about what could not be computed here."""
-        found: Sequence[str] = self.made.get("missing", ())
-        return found
+        sentences: Sequence[str] = self.made.get("missing", ())
+        return sentences
 
     @cached_property
     def judgement(self) -> Judgement:
-        """The verdict; there is none before all runs have ended."""
+        """The verdict; undecided before all runs have ended."""
         if self.waiting:
             planned = self.made["runs"]["planned"]
             return Judgement("undecided", f"Only {planned - self.waiting} of {planned} runs have ended.")
@@ -73,12 +72,12 @@ class Reproduction:
         try:
             return self.experiment.show(self.table)
         except Exception:
-            if self.waiting:  # a figure may need runs that are still to come
+            if self.waiting:  # a figure may need runs that have not ended
                 return ()
             raise
 
     def to_dict(self) -> dict[str, Any]:
-        """What the JSON file holds."""
+        """The content of the JSON file."""
         judgement = self.judgement
         numbers = {name: float(value) if math.isfinite(value) else None for name, value in judgement.numbers.items()}
         return {
@@ -103,8 +102,9 @@ class Reproduction:
         place.mkdir(parents=True, exist_ok=True)
         rows = place / f"{self.stem}.parquet"
         write_whole(rows, self.table.to_parquet(compression="zstd", index=False))
-        listed = pd.DataFrame([asdict(source) for source in self.sources], columns=[one.name for one in fields(Source)])
-        write_whole(place / f"{self.stem}.csv", listed.to_csv(index=False))
+        columns = [field.name for field in fields(Source)]
+        sources = pd.DataFrame([asdict(source) for source in self.sources], columns=columns)
+        write_whole(place / f"{self.stem}.csv", sources.to_csv(index=False))
         write_json(place / f"{self.stem}.json", self.to_dict())
         return rows
 
@@ -121,16 +121,16 @@ class Reproduction:
             exhibits=self.exhibits,
             numbers=judgement.numbers,
             notes=[*experiment.choices, *unavailable, *(f"Left out: {sentence}" for sentence in self.missing)],
-            made={"scale": self.options.scale, **made_in_words(self.made)},
+            made={"scale": self.options.scale, **provenance_texts(self.made)},
         )
 
 
-def made_in_words(made: Mapping[str, Any]) -> dict[str, str]:
+def provenance_texts(made: Mapping[str, Any]) -> dict[str, str]:
     """How a result was made, for people."""
     runs = dict(made["runs"])
     planned = runs.pop("planned")
     ended = ", ".join(f"{count} {status}" for status, count in runs.items() if count)
-    words = {
+    texts = {
         "command": made["command"],
         "runs": f"{planned} ({ended})" if ended else f"{planned}",
         "seeds": ", ".join(map(str, made["seeds"])),
@@ -140,7 +140,7 @@ def made_in_words(made: Mapping[str, Any]) -> dict[str, str]:
         "date": made["date"],
     }
     errors = {f"{name} failed": error for name, error in made["errors"].items()}
-    return {name: value for name, value in (words | errors).items() if value}
+    return {name: value for name, value in (texts | errors).items() if value}
 
 
 def stem_of(identity: str, scale: Scale) -> str:
@@ -153,7 +153,7 @@ def scales_in(folder: str | os.PathLike[str], identity: str) -> list[Scale]:
 
 
 def read_reproduction(folder: str | os.PathLike[str], experiment: Experiment, scale: Scale) -> Reproduction:
-    """What `Reproduction.write` kept in the folder; the verdict is made anew from the rows."""
+    """What `Reproduction.write` saved in the folder; the verdict is made again from the rows."""
     place = Path(folder) / stem_of(experiment.id, scale)
     try:
         content = json.loads(Path(f"{place}.json").read_text(encoding="utf-8"))
@@ -161,7 +161,7 @@ def read_reproduction(folder: str | os.PathLike[str], experiment: Experiment, sc
         sources = _read_sources(Path(f"{place}.csv"))
         panels, columns = (None if content[name] is None else tuple(content[name]) for name in ("panels", "columns"))
     except (OSError, ValueError, KeyError, TypeError) as error:
-        cure = f"{first_line(error)}; remove its files to make it anew"
+        cure = f"{first_line(error)}; remove its files to make it again"
         raise ArgumentError("results", "a result that can be read", str(place), cure) from None
     names = ("command", "date", "hardware", "versions", "seeds", "runs", "images", "seconds", "errors", "missing")
     return Reproduction(
@@ -182,6 +182,6 @@ def _read_sources(file: Path) -> tuple[Source, ...]:
 
 
 def plain_table(table: pd.DataFrame) -> pd.DataFrame:
-    """A table that is the same when it comes back from a file: labels of several kinds in one column become texts."""
+    """A table that a file gives back unchanged: labels of several kinds in one column become texts."""
     mixed = [name for name in table.columns if pd.api.types.infer_dtype(table[name]).startswith("mixed")]
     return table.assign(**{name: [label_text(value) for value in table[name]] for name in mixed})

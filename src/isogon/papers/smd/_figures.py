@@ -15,10 +15,11 @@ from isogon.papers.reproduction import (
     Options,
     Planned,
     cell_of,
-    final,
-    finished,
+    combine,
+    final_row,
+    finished_rows,
+    mean_lines,
     mean_of,
-    together,
 )
 from isogon.papers.smd._maps import FIGURE_4, FIGURE_5
 from isogon.papers.smd._motion import (
@@ -29,10 +30,10 @@ from isogon.papers.smd._motion import (
     by_step,
     excess_by_blocks,
     excess_by_layer,
+    judge_near_law,
+    judge_off_law,
     last_third,
     layer_figure,
-    near_law,
-    off_law,
     step_figure,
 )
 from isogon.papers.smd._scaling import FIGURE_7, FIGURE_8
@@ -42,7 +43,7 @@ from isogon.papers.smd.detection import NEEDED as DETECTION_NEEDED
 from isogon.papers.smd.detection import PANELS as DETECTION_PANELS
 from isogon.papers.smd.detection import TABLE_2, layer_rows
 from isogon.papers.smd.detection import images as detection_images
-from isogon.report import Exhibit, FigureExhibit, Line, TableExhibit
+from isogon.report import Exhibit, FigureExhibit, TableExhibit
 
 SGD, SGDM = "SGD", "SGDM"
 # The layer whose norm is shown, by its name in our networks and in torchvision's.
@@ -71,25 +72,25 @@ _RESCALING = (
 
 
 def _plan_fixed(options: Options) -> list[Planned]:
-    setting = FIXED_RATE[options.scale]
-    # At tiny SGD has ten times the weight decay: so few steps would not settle it otherwise.
-    decay = setting.recipe.weight_decay
+    setup = FIXED_RATE[options.scale]
+    # At tiny scale SGD has ten times the weight decay, so that few steps settle it.
+    decay = setup.recipe.weight_decay
     without = {"momentum": 0.0, "weight_decay": 10 * decay if options.scale == "tiny" else decay}
     return [
-        Planned(setting.config("constant", seed, recipe=recipe), {"row": row, "seed": seed})
+        Planned(setup.config("constant", seed, recipe=recipe), {"row": row, "seed": seed})
         for row, recipe in ((SGD, without), (SGDM, {}))
-        for seed in options.seed_range(setting.seeds)
+        for seed in options.seed_range(setup.seeds)
     ]
 
 
 def _judge_fixed(table: pd.DataFrame) -> Judgement:
     parts = []
     for row in (SGD, SGDM):
-        late = last_third(finished(table, row=row))
+        late = last_third(finished_rows(table, row=row))
         angle = excess_by_blocks(late, "step_angle", "predicted_step_angle", power=2)
-        parts += [near_law(f"{row}: angle of a step", angle)]
-        parts += [near_law(f"{row}: norm", excess_by_blocks(late, "norm", "predicted_norm"))]
-    return together(*parts)
+        parts += [judge_near_law(f"{row}: angle of a step", angle)]
+        parts += [judge_near_law(f"{row}: norm", excess_by_blocks(late, "norm", "predicted_norm"))]
+    return combine(*parts)
 
 
 def _show_fixed(table: pd.DataFrame) -> Sequence[Exhibit]:
@@ -112,52 +113,52 @@ def _show_fixed(table: pd.DataFrame) -> Sequence[Exhibit]:
 
 
 def _plan_stages(options: Options) -> list[Planned]:
-    setting = SETUPS[options.scale]
+    setup = SETUPS[options.scale]
     return [
-        Planned(setting.config(schedule, seed), {"row": row, "seed": seed})
-        for row, schedule in ((STANDARD, setting.step), (RESCALED, f"balanced({setting.step})"))
-        for seed in options.seed_range(setting.seeds)
+        Planned(setup.config(schedule, seed), {"row": row, "seed": seed})
+        for row, schedule in ((STANDARD, setup.step), (RESCALED, f"balanced({setup.step})"))
+        for seed in options.seed_range(setup.seeds)
     ]
 
 
 def _stages(rows: pd.DataFrame) -> list[int]:
-    """Stages after the first, which begins far from equilibrium."""
+    """Stages after the first, which starts far from equilibrium."""
     return sorted({int(stage) for stage in rows["stage"]} - {0})
 
 
 def _plan_panels(options: Options) -> list[Planned]:
-    """The trainings of figure 3's first row; those of its second are no trainings of the lab."""
+    """The trainings of figure 3's first row; those of its second row are not trained by the lab."""
     return [replace(planned, labels={"panel": "abc", **planned.labels}) for planned in _plan_stages(options)]
 
 
 def _judge_stages(table: pd.DataFrame) -> Judgement:
     """Rescaled: at the law in every later stage as a whole. Standard: below it in the last. In each network."""
-    return together(*(part for panel, rows in table.groupby("panel") for part in _stage_verdicts(str(panel), rows)))
+    return combine(*(part for panel, rows in table.groupby("panel") for part in _stage_verdicts(str(panel), rows)))
 
 
 def _stage_verdicts(panel: str, table: pd.DataFrame) -> list[Judgement]:
-    rescaled, standard = finished(table, row=RESCALED), finished(table, row=STANDARD)
+    rescaled, standard = finished_rows(table, row=RESCALED), finished_rows(table, row=STANDARD)
     stages, network = _stages(standard), "Mask R-CNN, " if panel == DETECTION_PANELS else ""
     if not stages or stages != _stages(rescaled):
         return [Judgement("undecided", f"{network}not both runs have gone through all stages")]
     parts = [
-        near_law(f"{network}rescaled, stage {stage + 1}", excess_by_layer(rescaled[rescaled["stage"] == stage]))
+        judge_near_law(f"{network}rescaled, stage {stage + 1}", excess_by_layer(rescaled[rescaled["stage"] == stage]))
         for stage in stages
     ]
     last = standard[standard["stage"] == stages[-1]]
-    parts.append(off_law(f"{network}standard, stage {stages[-1] + 1}", excess_by_layer(last), above=False))
-    return [*parts, *_shrinking(network, rescaled, stages)]
+    parts.append(judge_off_law(f"{network}standard, stage {stages[-1] + 1}", excess_by_layer(last), above=False))
+    return [*parts, *_gradient_verdicts(network, rescaled, stages)]
 
 
-def _shrinking(network: str, rescaled: pd.DataFrame, stages: Sequence[int]) -> list[Judgement]:
+def _gradient_verdicts(network: str, rescaled: pd.DataFrame, stages: Sequence[int]) -> list[Judgement]:
     """Of the rescaled run's later stages: √h beside that of the first one's last epoch, the mean ratio of all layers.
 
-    At a drop the angle η√h/‖w‖² is the law's when h is the same before and after. What h does is no claim of the paper.
+    At a drop the angle η√h/‖w‖² is the law's if h is the same before and after. The paper claims nothing about h.
     """
 
     def size(rows: pd.DataFrame) -> pd.Series[float]:
-        found: pd.Series[float] = rows.groupby(["layer", "seed"])["adjusted_grad_sq"].mean() ** 0.5
-        return found
+        sizes: pd.Series[float] = rows.groupby(["layer", "seed"])["adjusted_grad_sq"].mean() ** 0.5
+        return sizes
 
     if "adjusted_grad_sq" not in rescaled or rescaled["adjusted_grad_sq"].isna().any():  # of an older version
         return []
@@ -168,8 +169,8 @@ def _shrinking(network: str, rescaled: pd.DataFrame, stages: Sequence[int]) -> l
         for stage in stages
     }
     ratios = ", ".join(f"{ratio:.2f}" for ratio in numbers.values())
-    told = f"{network}unit gradients √h of these stages are {ratios} of those before the first drop"
-    return [Judgement("holds", told, numbers)]
+    sentence = f"{network}unit gradients √h of these stages are {ratios} of those before the first drop"
+    return [Judgement("holds", sentence, numbers)]
 
 
 def _show_stages(table: pd.DataFrame) -> Sequence[Exhibit]:
@@ -184,29 +185,26 @@ def _stage_figures(panel: str, table: pd.DataFrame) -> list[FigureExhibit]:
         for row, rows in table.groupby("row", sort=False)
     ]
     layers = list(dict.fromkeys(table["layer"]))
-    layer = next((one for one in layers if one.endswith(_SHOWN_LAYERS)), layers[len(layers) // 2])
-    lines = []
-    for row, rows in table[table["layer"] == layer].groupby("row", sort=False):
-        norm = rows.groupby("epoch")["rescaled_norm"].mean()
-        lines.append(Line(str(row), [float(epoch) + 1 for epoch in norm.index], list(norm)))
+    layer = next((name for name in layers if name.endswith(_SHOWN_LAYERS)), layers[len(layers) // 2])
+    lines = mean_lines(table[table["layer"] == layer], "epoch", "rescaled_norm", by="row", shift=1)
     return [*figures, FigureExhibit(f"{network}Norm of {layer}", time, "‖w‖", lines)]
 
 
 def _judge_norms(table: pd.DataFrame) -> Judgement:
-    rescaled, standard = finished(table, row=RESCALED), finished(table, row=STANDARD)
+    rescaled, standard = finished_rows(table, row=RESCALED), finished_rows(table, row=STANDARD)
     stages = _stages(standard)
     if not stages or stages != _stages(rescaled):
         return Judgement("undecided", "Not both runs have gone through all stages.")
     parts = [
-        near_law(
+        judge_near_law(
             f"norm of the rescaled run, stage {stage + 1}",
             excess_by_blocks(rescaled[rescaled["stage"] == stage], "norm", "predicted_norm"),
         )
         for stage in stages
     ]
     last = excess_by_blocks(standard[standard["stage"] == stages[-1]], "norm", "predicted_norm")
-    parts.append(off_law(f"norm of the standard run, stage {stages[-1] + 1}", last, above=True))
-    return together(*parts)
+    parts.append(judge_off_law(f"norm of the standard run, stage {stages[-1] + 1}", last, above=True))
+    return combine(*parts)
 
 
 def _show_norms(table: pd.DataFrame) -> Sequence[Exhibit]:
@@ -228,10 +226,10 @@ def _judge_accuracy(table: pd.DataFrame) -> Judgement:
     by_seed = table[table["status"] == "finished"].pivot_table(index="seed", columns="row", values="accuracy")
     if not {STANDARD, RESCALED} <= set(by_seed):
         return Judgement("undecided", "One of the two runs is missing.")
-    found = mean_of((by_seed[RESCALED] - by_seed[STANDARD]).dropna())
-    sentence = f"Rescaling changes the accuracy by {found.said(' points', times=100, signed=True)}."
-    numbers = {"rescaled − standard": found.size, "error": found.error}
-    return Judgement(found.within(HARMLESS), sentence, numbers)
+    gap = mean_of((by_seed[RESCALED] - by_seed[STANDARD]).dropna())
+    sentence = f"Rescaling changes the accuracy by {gap.text(' points', times=100, signed=True)}."
+    numbers = {"rescaled − standard": gap.size, "error": gap.error}
+    return Judgement(gap.within(HARMLESS), sentence, numbers)
 
 
 def _show_accuracy(table: pd.DataFrame) -> Sequence[Exhibit]:
@@ -249,11 +247,11 @@ def _show_accuracy(table: pd.DataFrame) -> Sequence[Exhibit]:
 
 
 def _plan_mobile(options: Options) -> list[Planned]:
-    setting = SETUPS[options.scale]
+    setup = SETUPS[options.scale]
     recipe = MOBILE_RECIPES[options.scale]
     return [
         Planned(
-            setting.config(setting.step, seed, options=changes, recipe=recipe),
+            setup.config(setup.step, seed, options=changes, recipe=recipe),
             {"panel": panel, "row": STANDARD, "seed": seed},
         )
         for panel, changes in MOBILE[options.scale].items()
@@ -265,9 +263,9 @@ def _judge_mobile(table: pd.DataFrame) -> Judgement:
     """The last third of the first stage, away from transients."""
     parts = []
     for panel in sorted({str(panel) for panel in table["panel"]}):
-        first = finished(table, panel=panel, stage=0)
-        parts.append(near_law(f"panel {panel}: angle of a step", excess_by_layer(last_third(first, "epoch"))))
-    return together(*parts)
+        first = finished_rows(table, panel=panel, stage=0)
+        parts.append(judge_near_law(f"panel {panel}: angle of a step", excess_by_layer(last_third(first, "epoch"))))
+    return combine(*parts)
 
 
 def _show_mobile(table: pd.DataFrame) -> Sequence[Exhibit]:
@@ -343,7 +341,7 @@ EXPERIMENTS: tuple[Experiment, ...] = (
         title="Accuracy with and without rescaled weights",
         claim="Rescaling does no harm (the paper disclaims any gain): the accuracies differ by less than half a point.",
         plan=_plan_stages,
-        keep=final,
+        keep=final_row,
         judge=_judge_accuracy,
         show=_show_accuracy,
         choices=(*_CHOICES, *_RESCALING),

@@ -16,7 +16,7 @@ Kind = Literal["SGD", "SGDM"]
 _LR, _WEIGHT_DECAY, _MOMENTUM, _START = 0.1, 1e-3, 0.9, 10.0
 #: L_t = E L_t + ε, ε uniform between −3 and 3
 _NOISE = 3.0
-# E L changes slowly against the map's own time 1/(4x'), which is what smooth must mean: a run is 100 of those.
+# E L changes slowly compared with the map's own time 1/(4x'), which is what smooth must mean: a run is 100 of those.
 _TIMES = 100
 _SEEDS: dict[Scale, int] = {"tiny": 1, "small": 3, "paper": 3}
 #: E L_t as a function of t/T; the titles of the paper's panels are lost
@@ -46,7 +46,7 @@ def _path(kind: Kind, energies: Floats) -> Floats:
     return sgdm_norm_map(_START, energies, lr=_LR, weight_decay=_WEIGHT_DECAY, momentum=_MOMENTUM)[:, 0]
 
 
-def _simulated(kind: Kind, shape: str, steps: int, seed: int) -> pd.DataFrame:
+def _simulate(kind: Kind, shape: str, steps: int, seed: int) -> pd.DataFrame:
     rng = np.random.default_rng(seed)
     mean = SHAPES[shape](np.arange(steps) / steps)
     path = _path(kind, mean + rng.uniform(-_NOISE, _NOISE, steps))[:-1]
@@ -64,16 +64,16 @@ def _compute(kind: Kind) -> Callable[[Options], pd.DataFrame]:
     def compute(options: Options) -> pd.DataFrame:
         steps = round(_TIMES / _rate(kind))
         seeds = options.seed_range(_SEEDS[options.scale])
-        tables = [_simulated(kind, shape, steps, seed) for shape in SHAPES for seed in seeds]
+        tables = [_simulate(kind, shape, steps, seed) for shape in SHAPES for seed in seeds]
         if kind == "SGDM":  # to see which is faster
-            tables += [_simulated("SGD", "constant", steps, seed) for seed in seeds]
+            tables += [_simulate("SGD", "constant", steps, seed) for seed in seeds]
         return pd.concat(tables, ignore_index=True)
 
     return compute
 
 
-def _tracks(table: pd.DataFrame, kind: Kind) -> Judgement:
-    """Whether ‖w‖² follows its target in every panel, five times the approach's own time after the start."""
+def _judge_tracking(table: pd.DataFrame, kind: Kind) -> Judgement:
+    """Whether ‖w‖² follows its target in every panel, from five times the approach's own time on."""
     late = table[(table["row"] == kind) & (table["step"] > 5 / _rate(kind))]
     errors = {str(p): float((r["norm_sq"] / r["target"] - 1).abs().mean()) for p, r in late.groupby("panel")}
     numbers = {f"{panel}: mean distance from the target": error for panel, error in errors.items()}
@@ -84,9 +84,9 @@ def _tracks(table: pd.DataFrame, kind: Kind) -> Judgement:
     return Judgement("holds" if largest <= NEAR else "fails" if largest > FAR else "undecided", sentence, numbers)
 
 
-def _faster(table: pd.DataFrame) -> Judgement:
+def _judge_speed(table: pd.DataFrame) -> Judgement:
     """Figure 4's claim for SGDM, and that SGD takes several times as many steps to settle (1/(1−α) = 10 at equal L)."""
-    tracks = _tracks(table, "SGDM")
+    tracks = _judge_tracking(table, "SGDM")
     settled = table[table["panel"] == "constant"].groupby("row")["settled"].mean()
     if tracks.verdict != "holds" or not {"SGD", "SGDM"} <= set(settled.dropna().index):
         return tracks
@@ -100,11 +100,11 @@ def _show(table: pd.DataFrame) -> Sequence[Exhibit]:
     first = table[table["seed"] == table["seed"].min()]
     for panel, rows in first.groupby("panel", sort=False):
         lines = []
-        for row, own in rows.groupby("row"):
-            steps = list(own["step"].astype(float))
+        for row, path in rows.groupby("row"):
+            steps = list(path["step"].astype(float))
             lines += [
-                Line(f"‖w‖² of {row}", steps, list(own["norm_sq"])),
-                Line(f"target of {row}", steps, list(own["target"]), dashed=True),
+                Line(f"‖w‖² of {row}", steps, list(path["norm_sq"])),
+                Line(f"target of {row}", steps, list(path["target"]), dashed=True),
             ]
         lines.append(Line("E L", list(rows["step"].astype(float)), list(rows["unit_grad_sq"])))
         exhibits.append(FigureExhibit(str(panel), "step", "‖w‖², E L", lines))
@@ -120,7 +120,7 @@ FIGURE_4 = Experiment(
     id="smd/fig4",
     title="The norm map of SGD under gradients of changing size",
     claim="The squared norm follows √(Lη/2λ) as long as E L changes smoothly.",
-    judge=lambda table: _tracks(table, "SGD"),
+    judge=lambda table: _judge_tracking(table, "SGD"),
     show=_show,
     compute=_compute("SGD"),
     choices=_CHOICES,
@@ -129,7 +129,7 @@ FIGURE_5 = Experiment(
     id="smd/fig5",
     title="The norm map of SGD with momentum under gradients of changing size",
     claim="With momentum the squared norm follows its fixed point too, and sooner.",
-    judge=_faster,
+    judge=_judge_speed,
     show=_show,
     compute=_compute("SGDM"),
     choices=_CHOICES,

@@ -16,7 +16,7 @@ from torch.nn.functional import cross_entropy
 from isogon.dynamics import measures
 from isogon.lab import Config, Run, Training, column_of, default_device
 from isogon.papers import _imagenet as imagenet
-from isogon.papers.reproduction import Experiment, Gap, Judgement, Options, Planned, Scale, mean_of, together
+from isogon.papers.reproduction import Experiment, Gap, Judgement, Options, Planned, Scale, combine, mean_line, mean_of
 from isogon.papers.smd._motion import FIRST_STAGE
 from isogon.papers.smd._settings import CIFAR, IMAGENET, TINY
 from isogon.recipe import Recipe
@@ -35,7 +35,7 @@ TOLERANCE = 0.15
 
 @dataclass(frozen=True)
 class LargeBatchSetup:
-    """The run at the small batch, of which the weights are kept after one epoch in `snapshot_every`."""
+    """The run at the small batch, whose weights are kept after every `snapshot_every` epochs."""
 
     recipe: Recipe
     layer: str
@@ -43,7 +43,7 @@ class LargeBatchSetup:
     snapshot_every: int
 
     def config(self, k: int, seed: int) -> Config:
-        """The run at k times batch and rate. Of the small one angles over k steps are wanted, and gradients."""
+        """The run at k times batch and rate; the small one (k = 1) also keeps angles over k steps and snapshots."""
         small = k == 1
         return Config(
             recipe=replace(self.recipe, batch_size=self.recipe.batch_size * k, lr=self.recipe.lr * k),
@@ -80,9 +80,9 @@ SETUPS: dict[Scale, LargeBatchSetup] = {
 
 def _plan(options: Options) -> list[Planned]:
     """Each panel's two runs; the small one is the same in both."""
-    setting = SETUPS[options.scale]
+    setup = SETUPS[options.scale]
     return [
-        Planned(setting.config(times, seed), {"panel": panel, "row": row, "seed": seed})
+        Planned(setup.config(times, seed), {"panel": panel, "row": row, "seed": seed})
         for seed in options.seed_range(1)
         for panel, k in PANELS.items()
         for row, times in ((SMALL, 1), (ONE, k))
@@ -90,7 +90,7 @@ def _plan(options: Options) -> list[Planned]:
 
 
 def _keep(run: Run) -> pd.DataFrame:
-    """A row an epoch: the layer's angle over 1 and k steps, what the law says of it, and growths of the gradient."""
+    """One row per epoch: the layer's angle over 1 and k steps, the law's, and the growth of the gradient."""
     if not len(run.epochs):
         return pd.DataFrame()
     config, [(layer, spans)] = run.config, run.config.turns.items()
@@ -117,9 +117,9 @@ def law_angles(config: Config, epochs: Iterable[int], k: int) -> list[float]:
 
 def _gradient_growths(run: Run, layer: str, counts: Sequence[int]) -> dict[int, dict[int, float]]:
     """‖g(kB)‖/‖g(B)‖ of `layer`, gradients summed over samples, for each k of `counts` and epoch with a snapshot."""
-    found: dict[int, dict[int, float]] = {k: {} for k in counts}
-    if not found:
-        return found
+    growths: dict[int, dict[int, float]] = {k: {} for k in counts}
+    if not growths:
+        return growths
     trial = Training(run.config, device=default_device())
     for ended, file in run.snapshots.items():
         trial.model.load_state_dict(torch.load(file, map_location=trial.device, weights_only=True))
@@ -127,9 +127,9 @@ def _gradient_growths(run: Run, layer: str, counts: Sequence[int]) -> dict[int, 
         trial.begin_epoch()
         batches = [batch for _, batch in zip(range(max(counts)), trial.batches(), strict=False)]
         for k in counts:
-            found[k][ended - 1] = _gradient_growth(trial, layer, batches[:k], k)
+            growths[k][ended - 1] = _gradient_growth(trial, layer, batches[:k], k)
     trial.close()
-    return found
+    return growths
 
 
 def _gradient_growth(trial: Training, layer: str, batches: Sequence[tuple[Tensor, Tensor]], k: int) -> float:
@@ -141,27 +141,27 @@ def _gradient_growth(trial: Training, layer: str, batches: Sequence[tuple[Tensor
         outputs: Tensor = model(inputs)
         return cross_entropy(outputs, labels)
 
-    def summed(some: Iterable[tuple[Tensor, Tensor]]) -> list[Tensor]:
-        return measures.summed_gradient([weight], loss, some)
+    def gradient(part: Iterable[tuple[Tensor, Tensor]]) -> list[Tensor]:
+        return measures.summed_gradient([weight], loss, part)
 
-    return measures.gradient_norm_ratio(summed(batches), summed(batches[:1])) if len(batches) == k else math.nan
+    return measures.gradient_norm_ratio(gradient(batches), gradient(batches[:1])) if len(batches) == k else math.nan
 
 
 def _sides(table: pd.DataFrame, panel: str) -> pd.DataFrame:
-    """A panel's curves, a row an epoch: over k small steps, over one, and over a large one."""
+    """A panel's curves, one row per epoch: over k small steps, over one, and over a large one."""
     k = PANELS[panel]
     rows = table[table["panel"] == panel]
     parts = []
     for name, run, steps in ((MANY, SMALL, k), (SMALL, SMALL, 1), (ONE, ONE, 1)):
-        own = rows[rows["row"] == run]
-        # Where only the other run has ended, the column is not there.
-        angles = {kind: own.get(f"{kind}_{steps}") for kind in ("angle", "predicted")}
-        parts.append(own[["seed", "epoch", "status"]].assign(row=name, **angles))
+        side = rows[rows["row"] == run]
+        # If only the other run has ended, the column is not there.
+        angles = {kind: side.get(f"{kind}_{steps}") for kind in ("angle", "predicted")}
+        parts.append(side[["seed", "epoch", "status"]].assign(row=name, **angles))
     return pd.concat(parts, ignore_index=True)
 
 
 def _gradients(table: pd.DataFrame, panel: str) -> pd.DataFrame:
-    """A panel's growth of the gradient, a row a snapshot."""
+    """A panel's growth of the gradient, one row per snapshot."""
     rows = table[(table["panel"] == panel) & (table["row"] == SMALL)]
     return rows[["epoch"]].assign(growth=rows.get(f"gradient_{PANELS[panel]}")).dropna()
 
@@ -171,32 +171,32 @@ def _ratio(table: pd.DataFrame, panel: str, first: str, second: str) -> Gap:
     rows = _sides(table, panel)
     rows = rows[rows["status"] == "finished"]
     sides = rows[rows["epoch"] >= rows["epoch"].max() / 2].set_index(["seed", "epoch"])
-    own = (sides[sides["row"] == first]["angle"] / sides[sides["row"] == second]["angle"]).dropna()
-    return mean_of(own)
+    ratios = (sides[sides["row"] == first]["angle"] / sides[sides["row"] == second]["angle"]).dropna()
+    return mean_of(ratios)
 
 
 def _judge_7(table: pd.DataFrame) -> Judgement:
     parts = []
     for panel, k in PANELS.items():
-        found = _ratio(table, panel, MANY, ONE)
-        sentence = f"{k} small steps turn the weights {found.said()} times as far as a large one"
-        parts.append(Judgement(found.above(MUCH), sentence, {f"k = {k}: ratio of angles": found.size}))
-    return together(*parts)
+        ratio = _ratio(table, panel, MANY, ONE)
+        sentence = f"{k} small steps turn the weights {ratio.text()} times as far as a large one"
+        parts.append(Judgement(ratio.above(MUCH), sentence, {f"k = {k}: ratio of angles": ratio.size}))
+    return combine(*parts)
 
 
 def _judge_8(table: pd.DataFrame) -> Judgement:
     parts = []
     for panel, k in PANELS.items():
-        found, root = _ratio(table, panel, ONE, SMALL), math.sqrt(k)
+        growth, root = _ratio(table, panel, ONE, SMALL), math.sqrt(k)
         gradient = float(_gradients(table, panel)["growth"].mean())
-        off = Gap(found.size / root - 1, found.error / root, found.freedom)
+        off = Gap(growth.size / root - 1, growth.error / root, growth.freedom)
         sentence = (
-            f"at {k} times batch and rate a step's angle grows {found.said()} times "
+            f"at {k} times batch and rate a step's angle grows {growth.text()} times "
             f"(√k = {root:g}), the summed gradient {gradient:.2f} times"
         )
-        numbers = {f"k = {k}: growth of the angle": found.size, f"k = {k}: growth of the gradient": gradient}
+        numbers = {f"k = {k}: growth of the angle": growth.size, f"k = {k}: growth of the gradient": gradient}
         parts.append(Judgement(off.within(TOLERANCE), sentence, numbers))
-    return together(*parts)
+    return combine(*parts)
 
 
 def _show_7(table: pd.DataFrame) -> Sequence[Exhibit]:
@@ -213,10 +213,9 @@ def _title(panel: str) -> str:
 def _lines(rows: pd.DataFrame, names: Sequence[str]) -> list[Line]:
     lines = []
     for name in names:
-        own = rows[rows["row"] == name].groupby("epoch")[["angle", "predicted"]].mean()
-        epochs = [float(epoch) + 1 for epoch in own.index]
-        lines.append(Line(name, epochs, list(own["angle"])))
-        lines.append(Line(f"{name}: law", epochs, list(own["predicted"]), dashed=True))
+        side = rows[rows["row"] == name]
+        lines.append(mean_line(side, "epoch", "angle", name, shift=1))
+        lines.append(mean_line(side, "epoch", "predicted", f"{name}: law", shift=1, dashed=True))
     return lines
 
 
@@ -224,10 +223,10 @@ def _show_8(table: pd.DataFrame) -> Sequence[Exhibit]:
     exhibits = []
     for panel in sorted(set(table["panel"])):
         k = PANELS[panel]
-        growth = _gradients(table, panel).groupby("epoch")["growth"].mean()
-        epochs = [float(epoch) + 1 for epoch in growth.index]
+        gradient = mean_line(_gradients(table, panel), "epoch", "growth", "gradient", shift=1)
+        epochs = gradient.x
         lines = [
-            Line("gradient", epochs, list(growth)),
+            gradient,
             Line("√k: independent", epochs, [math.sqrt(k)] * len(epochs), dashed=True),
             Line("k: aligned", epochs, [float(k)] * len(epochs), dashed=True),
         ]

@@ -15,7 +15,7 @@ from isogon.recipe import Recipe
 
 #: the two runs under a multi-stage schedule
 STANDARD, RESCALED = "Standard", "Rescale"
-#: Li and Arora's network at this scale, on pictures that go the way of ImageNet's; only the last accuracy counts
+#: Li and Arora's network at this scale, on pictures read as ImageNet's are; only the last accuracy counts
 TINY = {name: value for name, value in _LA_TINY.items() if name != "monitor_every"}
 TINY |= {"data": imagenet.DRAWN, "test_every": 0}
 CIFAR: dict[str, Any] = {

@@ -17,23 +17,23 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from isogon.papers.reproduction import Judgement, Verdict
+from isogon.papers.reproduction import Judgement, Verdict, mean_line
 from isogon.report import FigureExhibit, Line
 
 #: parts of the run at which the learning rate drops
 STEP: tuple[float, ...] = (0.5, 0.75)
 COSINE: tuple[float, ...] = ()
-#: labels of the curves that should agree, and of those they are held against
+#: labels of the curves that should agree, and of those they are compared with
 TUNED, CONTRAST = "tuned", "contrast"
-#: by how much the effective rate may still move while it counts as settled
+#: how much the effective rate may still move while it counts as settled
 SETTLED = 0.1
-#: standard errors that make a gap clear: it is that of the farthest two of six curves, looked for in nine places
+#: standard errors that make a gap clear: it is the gap of the farthest two of six curves, searched in nine places
 CLEAR = 4.0
 NOTHING = "There are too few finished curves, or too few epochs of them, to compare."
 
 
 class LogRatio(NamedTuple):
-    """The logarithm of largest over smallest, and `CLEAR` times its standard error; NaN where that cannot be told."""
+    """The logarithm of largest over smallest, and `CLEAR` times its standard error; NaN where that is unknown."""
 
     log_ratio: float
     error: float
@@ -54,9 +54,9 @@ def windows(epochs: int, drops: Sequence[float]) -> list[tuple[int, int]]:
 
 
 def logs(rows: pd.DataFrame, value: str) -> pd.DataFrame:
-    """The logarithm of `value`, an epoch a row and a curve a column, averaged over seeds; finished runs alone."""
-    kept = rows[(rows["status"] == "finished") & (rows[value] > 0)]
-    logarithms = kept.assign(log=np.log(kept[value].astype(float)))
+    """The logarithm of `value`, one row per epoch and one column per curve, the mean over seeds of finished runs."""
+    positive = rows[(rows["status"] == "finished") & (rows[value] > 0)]
+    logarithms = positive.assign(log=np.log(positive[value].astype(float)))
     return logarithms.pivot_table(index="epoch", columns="column", values="log", aggfunc="mean")
 
 
@@ -71,7 +71,7 @@ def log_ratio_of(rows: pd.DataFrame, value: str, window: tuple[int, int]) -> Log
     return LogRatio(float(means.max() - means.min()), CLEAR * float(apart.std()) / math.sqrt(len(apart)))
 
 
-def allowed(rows: pd.DataFrame) -> float:
+def allowed_log_ratio(rows: pd.DataFrame) -> float:
     """The logarithm of √(2 · span of the tuning factors)."""
     return math.log(2 * float(rows["factor"].max() / rows["factor"].min())) / 2
 
@@ -89,8 +89,8 @@ def judge_angles(table: pd.DataFrame, *, drops: Sequence[float] = STEP, value: s
         for place, window in enumerate(phases):
             ours, other = log_ratio_of(tuned, value, window), log_ratio_of(contrast, value, window)
             numbers[f"{panel}{place + 1}_tuned"], numbers[f"{panel}{place + 1}_contrast"] = ours.ratio, other.ratio
-            verdicts.append(_agreement(ours, other, allowed(tuned) if len(tuned) else math.nan))
-            # fmax and fmin pass over panels without a number.
+            verdicts.append(_agreement(ours, other, allowed_log_ratio(tuned) if len(tuned) else math.nan))
+            # fmax and fmin ignore panels without a number.
             widest[place] = float(np.fmax(widest[place], ours.ratio))
             narrowest[place] = float(np.fmin(narrowest[place], other.ratio))
     if np.isnan(widest).all() or np.isnan(narrowest).all():
@@ -143,7 +143,7 @@ def judge_rates(table: pd.DataFrame) -> Judgement:
             log_ratio_of(table, "effective_lr_epoch", window),
         )
         numbers[f"equal_n{place}"], numbers[f"all{place}"] = same.ratio, every.ratio
-        verdicts.append(_agreement(same, every, allowed(equal)))
+        verdicts.append(_agreement(same, every, allowed_log_ratio(equal)))
     sentence = (
         f"Before the first drop η/‖x‖² has changed by a factor of {numbers['risen']:.3g} or more and still moves by "
         f"{numbers['moved']:.3g} at most, at levels {levels.ratio:.3g} apart; per epoch it is within "
@@ -168,15 +168,10 @@ def _below(value: LogRatio, limit: float) -> Verdict:
 
 
 def lines(rows: pd.DataFrame, value: str) -> list[Line]:
-    """A line for each curve, named by its row, averaged over seeds."""
-    kept = rows.dropna(subset=[value])
-    found = []
-    for column in sorted(kept["column"].astype(str).unique(), key=int):
-        one = kept[kept["column"].astype(str) == column]
-        mean = one.groupby("epoch")[value].mean()
-        epochs, values = [float(e) for e in mean.index], [float(v) for v in mean]
-        found.append(Line(str(one["row"].iloc[0]), epochs, values))
-    return found
+    """One line per column, named by its row, averaged over seeds."""
+    rows = rows.dropna(subset=[value])
+    curves = [curve for _, curve in rows.groupby(rows["column"].astype(int))]
+    return [mean_line(curve, "epoch", value, str(curve["row"].iloc[0])) for curve in curves]
 
 
 def show_angles(table: pd.DataFrame, *, title: str, contrast: str) -> list[FigureExhibit]:
@@ -185,9 +180,10 @@ def show_angles(table: pd.DataFrame, *, title: str, contrast: str) -> list[Figur
         return []
 
     def panel(name: str, rows: pd.DataFrame, *, theory: bool) -> FigureExhibit:
-        predicted = rows.dropna(subset=["predicted_epoch_angle"]).groupby("epoch")["predicted_epoch_angle"].mean()
-        law = Line("equilibrium", [float(e) for e in predicted.index], [float(v) for v in predicted], dashed=True)
-        drawn = [*lines(rows, "epoch_angle"), *([law] if theory and len(predicted) else [])]
+        drawn = lines(rows, "epoch_angle")
+        predicted = rows.dropna(subset=["predicted_epoch_angle"])
+        if theory and len(predicted):
+            drawn.append(mean_line(predicted, "epoch", "predicted_epoch_angle", "equilibrium", dashed=True))
         return FigureExhibit(name, "epoch", "angle per epoch [rad]", drawn, log_y=True)
 
     tuned, other = table[table["kind"] == TUNED], table[table["kind"] == CONTRAST]

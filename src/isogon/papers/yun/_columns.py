@@ -28,7 +28,7 @@ CLEAR = 2.0
 
 
 class Column:
-    """The cells of one column by their tuning factor over the stated one, and what can be told apart among them."""
+    """The cells of one column by their tuning factor over the stated one, and which of them clearly differ."""
 
     def __init__(self, rows: pd.DataFrame) -> None:
         ended = rows[rows["status"] != "failed"]
@@ -51,7 +51,7 @@ class Column:
     def best(self) -> float:
         return max(self.cells, key=self.mean)
 
-    def clearly(self, higher: float, lower: float, clear: float = CLEAR) -> bool:
+    def exceeds(self, higher: float, lower: float, clear: float = CLEAR) -> bool:
         """Whether `higher` has a mean above that of `lower` by more than `clear` standard errors."""
         runs = [max(self.cells[factor].survived, 1) for factor in (higher, lower)]
         gap = self.mean(higher) - self.mean(lower)
@@ -69,7 +69,7 @@ def columns_of(table: pd.DataFrame) -> dict[tuple[str, str], Column]:
 
 
 def clear_among(differences: int) -> float:
-    """The standard errors that so many differences together exceed as rarely as one of them exceeds `CLEAR`."""
+    """The standard errors that this many differences exceed together as rarely as a single one exceeds `CLEAR`."""
     normal = NormalDist()
     return normal.inv_cdf(1 - normal.cdf(-CLEAR) / max(differences, 1))
 
@@ -86,12 +86,12 @@ def judge_column(column: Column, clear_miss: float = CLEAR) -> Outcome:
     others = [factor for factor in column.cells if factor != 1.0]
     near = [factor for factor in column.cells if 0.5 <= factor <= 2]
     far = [factor for factor in others if factor not in near]
-    beaten_by_two = sum(column.clearly(other, 1.0, clear_miss) for other in others) > 1
-    if beaten_by_two or any(all(column.clearly(one, other, clear_miss) for other in near) for one in far):
+    beaten_by_two = sum(column.exceeds(other, 1.0, clear_miss) for other in others) > 1
+    if beaten_by_two or any(all(column.exceeds(factor, other, clear_miss) for other in near) for factor in far):
         return "missed"
     second = sum(column.mean(other) > column.mean(1.0) for other in others) <= 1
-    told_apart = far and all(column.clearly(1.0, one) for one in far)
-    return "met" if second and column.best in near and told_apart else "open"
+    beats_far = far and all(column.exceeds(1.0, factor) for factor in far)
+    return "met" if second and column.best in near and beats_far else "open"
 
 
 def judge_table(
@@ -126,7 +126,7 @@ def judge_table(
 def show_table(
     table: pd.DataFrame, *, title: str, varied: Varied, row_name: str = "η / λ", single: bool = False
 ) -> list[TableExhibit]:
-    """A table for each panel, in the printed order of rows and columns; `single` is one without panels."""
+    """One table per panel, in the printed order of rows and columns; `single` is a table without panels."""
     exhibits = []
     for panel, rows in table.groupby("panel"):
         names = rows.drop_duplicates("row").sort_values("octave", ascending=False)["row"].astype(str)
@@ -134,8 +134,8 @@ def show_table(
         cells = {(str(row), str(column)): cell for (row, column), cell in rows.groupby(["row", "column"])}
         printed: Mapping[tuple[str, str], float] = {}
         if "printed" in rows:
-            known = {place: float(cell["printed"].iloc[0]) for place, cell in cells.items()}
-            printed = {place: value for place, value in known.items() if not math.isnan(value)}
+            values = {place: float(cell["printed"].iloc[0]) for place, cell in cells.items()}
+            printed = {place: value for place, value in values.items() if not math.isnan(value)}
         exhibits.append(
             TableExhibit(
                 title=title if single else f"{title} ({panel})",

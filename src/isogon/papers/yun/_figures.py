@@ -18,7 +18,7 @@ from isogon.papers.yun._angle_figures import (
     show_angles,
     show_rates,
 )
-from isogon.papers.yun._grids import STATED, STATED_TINY, Grid, at, base_run, factor_of
+from isogon.papers.yun._grids import STATED, STATED_TINY, Grid, base_run, config_at, factor_of
 from isogon.papers.yun._imagenet import FIGURE8
 from isogon.papers.yun._tables import BY_NUMBER, COMMON, TABLE5, TABLES, grid5
 
@@ -33,15 +33,15 @@ def _curve(config: Config, stated: float, seed: int, **labels: Label) -> Planned
 
 
 def _plan_angles(grid: Callable[[Scale], Grid], contrast: Callable[[Scale], int], options: Options) -> list[Planned]:
-    """The stated cells of every column as the tuned curves; the row of octave `contrast` is held against them."""
-    made = grid(options.scale)
-    places = list(made.places())
-    tuned = [place for place in places if factor_of(place.config, made.stated) == 1.0]
-    held_against = [place for place in places if place.octave == contrast(options.scale)]
+    """The stated cells of every column as the tuned curves; the row of octave `contrast` is compared with them."""
+    cells = grid(options.scale)
+    places = list(cells.places())
+    tuned = [place for place in places if factor_of(place.config, cells.stated) == 1.0]
+    others = [place for place in places if place.octave == contrast(options.scale)]
     return [
-        _curve(place.config, made.stated, seed, panel=place.panel, column=place.column, kind=kind)
-        for kind, chosen in ((TUNED, tuned), (CONTRAST, held_against))
-        for place in chosen
+        _curve(place.config, cells.stated, seed, panel=place.panel, column=place.column, kind=kind)
+        for kind, group in ((TUNED, tuned), (CONTRAST, others))
+        for place in group
         for seed in options.seed_range(1)
     ]
 
@@ -115,7 +115,7 @@ def _plan_six(options: Options, *, badly: bool) -> list[Planned]:
     for place, (samples, batch_size, panel, well, bad) in enumerate(_SIX[scale], start=1):
         kinds = ((TUNED, "a", well), (CONTRAST, "b", bad)) if badly else ((TUNED, "ab", well),)
         for kind, shown_in, octave in kinds:
-            config = at(base, panel, octave, samples=samples, batch_size=batch_size)
+            config = config_at(base, panel, octave, samples=samples, batch_size=batch_size)
             labels: dict[str, Label] = {"panel": shown_in, "column": str(place), "kind": kind, "samples": samples}
             planned += [_curve(config, stated, seed, **labels) for seed in options.seed_range(1)]
     return planned

@@ -1,7 +1,7 @@
 """What Yun et al. train: grids of learning rate, weight decay and batch size over data sizes, at three scales.
 
-Every grid starts from base rates in its bottom row. Row k has ηλ = 2^k times the base's, carried in panel (a) by the
-learning rate, in (b) by the weight decay, in (c) by both: the tuning factor F = Nηλ/(B(1−μ)) doubles from row to row.
+Every grid starts from base rates in its bottom row. Row k has 2^k times the base's ηλ, by the learning rate in panel
+(a), by the weight decay in (b), by both in (c): the tuning factor F = Nηλ/(B(1−μ)) doubles from row to row.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _PRINTED: dict[Network, dict[str, Any]] = {
 
 
 def base_run(scale: Scale, network: Network = "invariant", *, momentum: float = 0.9, schedule: str = "step") -> Config:
-    """The run of the bottom row; grids put in their own N and B.
+    """The run of the bottom row; grids set their own N and B.
 
-    Without momentum the base learning rate is ten times as large, so that the tuning factor is the same.
+    Without momentum the base learning rate is ten times as large, so the tuning factor is the same.
     """
     lr = 0.1 if momentum else 1.0
     if scale == "tiny":
@@ -48,7 +48,7 @@ def base_run(scale: Scale, network: Network = "invariant", *, momentum: float = 
             "data": "fashion-mini",
             "augmentation": "none",
         }
-        # To measure so little training takes as long as the training: no figure shows runs without momentum, nor the
+        # Measuring so little training takes as long as the training. No figure shows runs without momentum, nor the
         # test accuracy of any epoch but the last.
         every = 100 if momentum else 0
         return Config(recipe=recipe, **tiny, schedule=schedule, monitor_every=every, test_every=0, save_weights=False)
@@ -65,10 +65,10 @@ def base_run(scale: Scale, network: Network = "invariant", *, momentum: float = 
     )
 
 
-def at(base: Config, panel: str, octave: int, *, samples: int, batch_size: int) -> Config:
+def config_at(base: Config, panel: str, octave: int, *, samples: int, batch_size: int) -> Config:
     """The run of row `octave`; rates have four digits, as printed.
 
-    >>> run = at(base_run("paper"), "c", 5, samples=3125, batch_size=128)
+    >>> run = config_at(base_run("paper"), "c", 5, samples=3125, batch_size=128)
     >>> run.recipe.lr, run.recipe.weight_decay, round(run.recipe.tuning_factor * 128, 2)
     (0.5657, 0.0005657, 10.0)
     """
@@ -112,7 +112,7 @@ class RateGrid:
         for panel in self.panels:
             for octave in reversed(self.octaves):
                 for samples, batch_size in self.columns:
-                    config = at(self.base, panel, octave, samples=samples, batch_size=batch_size)
+                    config = config_at(self.base, panel, octave, samples=samples, batch_size=batch_size)
                     row = f"{config.recipe.lr:g} / {config.recipe.weight_decay:g}"
                     column = str(getattr(config.recipe, self.varied))
                     yield GridPlace(panel, row, column, octave, config)
@@ -141,7 +141,7 @@ Grid = RateGrid | BatchGrid
 
 def plan_table(number: int, grid: Grid, options: Options) -> list[Planned]:
     """Every cell of the grid for every seed, with its printed accuracy where the table has the cell."""
-    printed = _printed(number) if options.scale != "tiny" else {}
+    printed = _printed_accuracies(number) if options.scale != "tiny" else {}
     seeds = options.seed_range(grid.seeds)
     planned = []
     for place in grid.places():
@@ -153,14 +153,14 @@ def plan_table(number: int, grid: Grid, options: Options) -> list[Planned]:
             "octave": place.octave,
             "factor": factor_of(place.config, grid.stated),
         }
-        known = printed.get((place.panel, recipe.samples, recipe.batch_size, recipe.lr, recipe.weight_decay))
-        if known is not None:
-            labels["printed"] = known
+        accuracy = printed.get((place.panel, recipe.samples, recipe.batch_size, recipe.lr, recipe.weight_decay))
+        if accuracy is not None:
+            labels["printed"] = accuracy
         planned += [Planned(replace(place.config, seed=seed), {**labels, "seed": seed}) for seed in seeds]
     return planned
 
 
-def _printed(number: int) -> dict[tuple[str, int, int, float, float], float]:
+def _printed_accuracies(number: int) -> dict[tuple[str, int, int, float, float], float]:
     cells = yun_table(number).dropna()
     keys = zip(cells["panel"], cells["samples"], cells["batch_size"], cells["lr"], cells["weight_decay"], strict=True)
     return dict(zip(keys, cells["accuracy"].astype(float), strict=True))

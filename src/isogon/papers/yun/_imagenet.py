@@ -11,9 +11,19 @@ import pandas as pd
 from isogon import Recipe
 from isogon.lab import Config
 from isogon.papers import _imagenet as imagenet
-from isogon.papers.reproduction import Experiment, Judgement, Label, Options, Planned, Scale, Verdict, cell_of, final
+from isogon.papers.reproduction import (
+    Experiment,
+    Judgement,
+    Label,
+    Options,
+    Planned,
+    Scale,
+    Verdict,
+    cell_of,
+    final_row,
+)
 from isogon.papers.yun._columns import columns_of
-from isogon.papers.yun._grids import at, base_run
+from isogon.papers.yun._grids import base_run, config_at
 from isogon.report import FigureExhibit, Line
 
 #: the tuning factor of the best weight decay on the sixteenth, 80,000 · 0.1 · 0.0016/(512 · 0.1)
@@ -30,7 +40,7 @@ def _runs(scale: Scale, samples: int) -> list[Config]:
     """Weight decays ×2 apart: five about the tuning factor 0.25, at tiny scale the first three rows of table 7."""
     if scale == "tiny":
         drawn = replace(base_run("tiny", "plain"), data=imagenet.DRAWN, augmentation="resized-crop:24")
-        return [at(drawn, "b", octave, samples=samples, batch_size=50) for octave in range(3)]
+        return [config_at(drawn, "b", octave, samples=samples, batch_size=50) for octave in range(3)]
     small = scale == "small"
     batch_size, epochs = (128, 100) if small else (512, 200)
     base = Recipe(lr=0.1, weight_decay=0.0, batch_size=batch_size, samples=samples, epochs=epochs)
@@ -45,7 +55,7 @@ def _runs(scale: Scale, samples: int) -> list[Config]:
         monitor_every=100,
         save_weights=False,
     )
-    # N is rounded to whole octaves of the smaller set, so that both panels have the same tuning factors.
+    # N is rounded to whole octaves of the smaller set, so both panels have the same tuning factors.
     whole = _SIZES[scale][0] * 2 ** round(math.log2(samples / _SIZES[scale][0]))
     stated = STATED * batch_size * (1 - base.momentum) / (whole * base.lr)
     decays = [float(f"{stated * 2.0**octave:.4g}") for octave in range(-2, 3)]
@@ -74,27 +84,27 @@ def judge_transfer(table: pd.DataFrame) -> Judgement:
     if set(columns) != {"a", "b"} or any(math.isnan(column.noise) for column in columns.values()):
         return Judgement("undecided", "Both panels need three weight decays or more that survive, and a known noise.")
     part, whole = columns["a"], columns["b"]
-    found, best = part.best, whole.best
-    near = [factor for factor in whole.cells if found / 2 <= factor <= 2 * found]
+    predicted, best = part.best, whole.best
+    near = [factor for factor in whole.cells if predicted / 2 <= factor <= 2 * predicted]
     far = [factor for factor in whole.cells if factor not in near]
     verdict: Verdict = "undecided"
-    if near and any(all(whole.clearly(one, other) for other in near) for one in far):
+    if near and any(all(whole.exceeds(factor, other) for other in near) for factor in far):
         verdict = "fails"
     elif (
         best in near
-        and all(whole.clearly(best, one) for one in far)
-        and found not in (min(part.cells), max(part.cells))
+        and all(whole.exceeds(best, factor) for factor in far)
+        and predicted not in (min(part.cells), max(part.cells))
     ):
         verdict = "holds"
     sentence = (
-        f"The best tuning factor is {found * STATED:g} on the part and {best * STATED:g} on the whole, a factor of "
-        f"{max(best / found, found / best):g} apart."
+        f"The best tuning factor is {predicted * STATED:g} on the part and {best * STATED:g} on the whole, a factor of "
+        f"{max(best / predicted, predicted / best):g} apart."
     )
-    return Judgement(verdict, sentence, {"part": found * STATED, "whole": best * STATED, "noise": whole.noise})
+    return Judgement(verdict, sentence, {"part": predicted * STATED, "whole": best * STATED, "noise": whole.noise})
 
 
 def show_transfer(table: pd.DataFrame) -> list[FigureExhibit]:
-    """Accuracy against weight decay, a panel for each data size."""
+    """Accuracy against weight decay, one panel per data size."""
     shown = []
     for panel, rows in table.groupby("panel"):
         means = {float(str(decay)): cell_of(cell, unit=100).mean for decay, cell in rows.groupby("decay")}
@@ -109,7 +119,7 @@ FIGURE8 = Experiment(
     claim="The tuning factor of the best weight decay on 80,000 images (0.0016, factor 0.25) predicts that of all of "
     "ImageNet to within one step of 2: predicted 0.0001, best 0.00005, second best 0.0001.",
     plan=_plan,
-    keep=final,
+    keep=final_row,
     judge=judge_transfer,
     show=show_transfer,
     choices=(

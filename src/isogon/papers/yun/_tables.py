@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from isogon.papers._printed import yun_headline
-from isogon.papers.reproduction import Experiment, Scale, final
+from isogon.papers.reproduction import Experiment, Scale, final_row
 from isogon.papers.yun._columns import judge_table, show_table
 from isogon.papers.yun._grids import (
     PANELS,
@@ -18,8 +18,8 @@ from isogon.papers.yun._grids import (
     Network,
     RateGrid,
     Varied,
-    at,
     base_run,
+    config_at,
     plan_table,
 )
 
@@ -100,7 +100,7 @@ class Table:
             title=self.title,
             claim=f"{self.claim} (In the printed numbers: {met} of {len(columns)} columns.)",
             plan=lambda options: plan_table(self.number, self.grid(options.scale), options),
-            keep=final,
+            keep=final_row,
             judge=partial(judge_table, every=self.every, counts=lambda column: int(column) <= self.largest),
             show=partial(show_table, title=f"Table {self.number}", varied=self.varied),
             choices=(*COMMON, *self.choices),
@@ -252,7 +252,7 @@ BY_NUMBER = {table.number: table for table in TABLES}
 
 def grid5(scale: Scale) -> BatchGrid:
     # Table 5 has the rates of row 4 of table 1's panel (b); at tiny scale those of row 1.
-    base = at(base_run(scale), "b", 1 if scale == "tiny" else 4, samples=400, batch_size=50)
+    base = config_at(base_run(scale), "b", 1 if scale == "tiny" else 4, samples=400, batch_size=50)
     return BatchGrid(
         base=base,
         batch_sizes=(25, 50, 100) if scale == "tiny" else (32, 64, 128, 256, 512, 1024, 2048),
@@ -268,7 +268,7 @@ TABLE5 = Experiment(
     claim="For every data size the batch size of the stated tuning factor, 10/128 (B = 0.02048 N), has the best or "
     "second-best accuracy, and the best is within a factor of 2 of it. (In the printed numbers: 5 of 5 columns.)",
     plan=lambda options: plan_table(5, grid5(options.scale), options),
-    keep=final,
+    keep=final_row,
     judge=judge_table,
     show=partial(show_table, title="Table 5", varied="samples", row_name="B", single=True),
     choices=(*COMMON, "A batch of 32, smaller than a ghost batch, is one ghost batch."),

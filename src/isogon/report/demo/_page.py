@@ -1,6 +1,6 @@
 """The page of `isogon demo`: what was checked, how fast the weights turned, what the search on a fraction was worth.
 
-It takes plain tables and texts; every text is escaped on its way into the markup.
+It takes plain tables and texts; every text is escaped in the markup.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from isogon.report._drawing import COLOURS, plotly_layout
+from isogon.report._drawing import COLOURS, plotly_layout, six_digits
 from isogon.report._page_parts import article, write_html
 
 if TYPE_CHECKING:
@@ -37,12 +37,12 @@ class AngleCurve:
 
 @dataclass(frozen=True)
 class DemoSummary:
-    """All that the page says.
+    """The content of the page.
 
-    `findings` are sentences; `before`, `changes` and `after` tell of the check and the conversion. `accuracy` has a row
-    a run (`data`, `factor`, `seed`, `accuracy` in per cent), `equals` the runs with one tuning factor, any columns.
-    `drops` are the epochs after which the learning rate falls. `law`, `spread` and `cost` are sentences about theory,
-    seeds and price, `code` is how to go on.
+    `findings` are sentences; `before`, `changes` and `after` are about the check and the conversion. `accuracy` has one
+    row per run (`data`, `factor`, `seed`, `accuracy` in per cent), `equals` the runs with one tuning factor, any
+    columns. `drops` are the epochs after which the learning rate falls. `law`, `spread` and `cost` are sentences about
+    theory, seeds and price, `code` is the user's next step.
     """
 
     findings: Sequence[str]
@@ -65,7 +65,7 @@ def write_demo_page(demo: DemoSummary, path: str | os.PathLike[str]) -> Path:
 
 
 def demo_text(demo: DemoSummary) -> str:
-    """The whole page, plotly.js within."""
+    """The whole page, including plotly.js."""
     figures = {"angles": _angles(demo), "accuracies": _accuracies(demo)}
     body = f"""<h1>Find the weight decay on a fraction of the data, use it on all of it</h1>
 <p>Normalisation (such as batch norm) makes a network blind to the length of its weights: only their <i>direction</i>
@@ -87,7 +87,7 @@ one tuning factor, angles over the last epochs before the first drop:</p>
 <div id="accuracies" class="figure"></div>
 <p>Each dot is a run, the lines join means over seeds. {escape(demo.spread)}</p>
 <p>{escape(demo.cost)}</p></section>
-<section><h2>How to go on with your own model</h2><pre>{escape(demo.code)}</pre></section>
+<section><h2>How to continue with your own model</h2><pre>{escape(demo.code)}</pre></section>
 <footer>Drag in a figure to zoom, double-click to return, click a name to hide its line.</footer>"""
     return article("isogon: the tour", body, figures, _STYLE)
 
@@ -97,7 +97,7 @@ def _angles(demo: DemoSummary) -> dict[str, Any]:
     traces = []
     for index, curve in enumerate(demo.curves):
         place = groups.index(curve.group)
-        within = [one.group for one in demo.curves[:index]].count(curve.group)
+        within = [earlier.group for earlier in demo.curves[:index]].count(curve.group)
         traces.append(
             {
                 "type": "scatter",
@@ -106,7 +106,7 @@ def _angles(demo: DemoSummary) -> dict[str, Any]:
                 "legendgroup": str(place),
                 "legendgrouptitle": {"text": escape(curve.group, quote=False)},
                 "x": list(curve.epoch),
-                "y": [_short(value) for value in curve.angle],
+                "y": [six_digits(value) for value in curve.angle],
                 "hovertemplate": "%{y:.3g}° in epoch %{x}",
                 "line": {"color": COLOURS[place % len(COLOURS)], "dash": _DASHES[within % len(_DASHES)], "width": 2},
             }
@@ -139,8 +139,8 @@ def _accuracies(demo: DemoSummary) -> dict[str, Any]:
         colour = COLOURS[place % len(COLOURS)]
         means = rows.groupby("factor").accuracy.mean()
         at = {"hovertemplate": "%{y:.2f} % at F = %{x:.4g}"}
-        line = {"mode": "lines", "x": means.index.tolist(), "y": [_short(value) for value in means]}
-        dots = {"mode": "markers", "x": rows.factor.tolist(), "y": [_short(value) for value in rows.accuracy]}
+        line = {"mode": "lines", "x": means.index.tolist(), "y": [six_digits(value) for value in means]}
+        dots = {"mode": "markers", "x": rows.factor.tolist(), "y": [six_digits(value) for value in rows.accuracy]}
         traces.append({**shared, **at, **line, "line": {"color": colour, "width": 2}})
         traces.append({**shared, **at, **dots, "showlegend": False, "marker": {"color": colour, "size": 8}})
     layout = plotly_layout("tuning factor F", "test accuracy (%)")
@@ -163,8 +163,3 @@ def _cell(value: Any) -> str:
 
 def _items(sentences: Sequence[str]) -> str:
     return "".join(f"<li>{escape(sentence)}</li>" for sentence in sentences)
-
-
-def _short(value: float) -> float | None:
-    """Six digits are plenty; a run that diverged has no accuracy, and JSON no NaN."""
-    return None if value != value else float(f"{value:.6g}")

@@ -1,6 +1,6 @@
 """The cells of a table as text: ours with its spread, the printed number, the difference, and how many runs were lost.
 
-All forms of a table, on a terminal, on a page or on paper, are made of these.
+All forms of a table (terminal, page, paper) use these texts.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from isogon.report.exhibit._exhibits import Cell, Place, TableExhibit
 
-#: the words below every table
+#: the text below every table
 LEGEND = (
     "Ours ± standard deviation over seeds; below it the printed number and ours − printed. Bold: best in its column. "
     "Marked: the cells that the claim is about."
@@ -19,7 +19,7 @@ LEGEND = (
 
 @dataclass(frozen=True)
 class CellText:
-    """One cell; texts that there is nothing for are empty."""
+    """One cell; missing texts are empty."""
 
     ours: str = ""
     spread: str = ""
@@ -31,7 +31,7 @@ class CellText:
 
     @property
     def lines(self) -> list[str]:
-        """Ours, what was lost of it, and the printed number, a line each."""
+        """Ours, its lost runs, and the printed number, one line each."""
         measured = f"{self.ours} ± {self.spread}" if self.spread else self.ours
         compared = f"{self.printed} ({self.difference})" if self.difference else self.printed
         return [line for line in (measured, self.lost, compared) if line]
@@ -57,29 +57,29 @@ def _cell_text(table: TableExhibit, place: Place, *, best: bool) -> CellText:
         spread=number(cell.spread) if cell else "",
         printed=f"printed {number(printed)}" if math.isfinite(printed) else "",
         difference=number(cell.mean - printed, "+") if cell else "",
-        lost=_lost(cell) if cell else "",
+        lost=_lost_runs(cell) if cell else "",
         best=best,
         marked=place in table.marked,
     )
 
 
-def _lost(cell: Cell) -> str:
-    """How many runs the mean does without.
+def _lost_runs(cell: Cell) -> str:
+    """How many runs are missing from the mean.
 
-    >>> _lost(Cell(mean=90.0, spread=0.1, survived=2, runs=4, failed=1)), _lost(Cell(90.0, 0.1, 2, 2))
+    >>> _lost_runs(Cell(mean=90.0, spread=0.1, survived=2, runs=4, failed=1)), _lost_runs(Cell(90.0, 0.1, 2, 2))
     ('1 of 4 diverged, 1 of 4 failed', '')
     """
     diverged = cell.runs - cell.survived - cell.failed
     counts = {"diverged": diverged, "failed": cell.failed}
-    return ", ".join(f"{count} of {cell.runs} {word}" for word, count in counts.items() if count > 0)
+    return ", ".join(f"{count} of {cell.runs} {status}" for status, count in counts.items() if count > 0)
 
 
 def _best_places(table: TableExhibit) -> set[Place]:
-    """The places with the best of ours in each column that has more than one number."""
+    """The places with our best number in each column that has more than one."""
     if table.best is None:
         return set()
     choose = max if table.best == "highest" else min
-    found = set()
+    places = set()
     for column in table.columns:
         means = {
             (row, column): table.ours[row, column].mean
@@ -88,5 +88,5 @@ def _best_places(table: TableExhibit) -> set[Place]:
         }
         if len(means) > 1:
             top = choose(means.values())
-            found |= {place for place, mean in means.items() if mean == top}
-    return found
+            places |= {place for place, mean in means.items() if mean == top}
+    return places

@@ -12,9 +12,9 @@ Place = tuple[str, str]
 
 @dataclass(frozen=True)
 class Cell:
-    """The mean over the runs that survived, their spread (standard deviation, NaN for one), and the number of all.
+    """The mean over the runs that survived, their spread (standard deviation, NaN for one), and the number of all runs.
 
-    Those that did not survive diverged, but for `failed` ones, which an error ended.
+    A run that did not survive diverged, or is one of the `failed` ones, which an error ended.
     """
 
     mean: float
@@ -71,10 +71,10 @@ Exhibit = TableExhibit | FigureExhibit
 
 @dataclass(frozen=True)
 class Showing:
-    """An experiment as it is shown: what is claimed, what we found, and how it was made.
+    """An experiment as it is shown: the claim, our result, and how it was made.
 
-    `made` are facts by name (command, hardware, date …), `numbers` those that the verdict rests on, and `notes` say
-    what the reader must know before comparing.
+    `made` are facts by name (command, hardware, date …), `numbers` those behind the verdict, and `notes` what the
+    reader must know before comparing.
     """
 
     id: str
@@ -89,8 +89,8 @@ class Showing:
 
     @property
     def tables(self) -> list[TableExhibit]:
-        return [one for one in self.exhibits if isinstance(one, TableExhibit)]
+        return [exhibit for exhibit in self.exhibits if isinstance(exhibit, TableExhibit)]
 
     @property
     def figures(self) -> list[FigureExhibit]:
-        return [one for one in self.exhibits if isinstance(one, FigureExhibit)]
+        return [exhibit for exhibit in self.exhibits if isinstance(exhibit, FigureExhibit)]

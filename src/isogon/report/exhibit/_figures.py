@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Iterable, Sequence
 from html import escape
@@ -11,7 +10,6 @@ from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
-from isogon.errors import ArgumentError
 from isogon.report._drawing import (
     STATIC,
     check_target,
@@ -20,7 +18,9 @@ from isogon.report._drawing import (
     plain_log_numbers,
     plain_text,
     plotly_layout,
+    refuse_unwritable,
     save_figure,
+    six_digits,
     style_axis,
 )
 from isogon.report.exhibit._exhibits import FigureExhibit, Line
@@ -44,18 +44,18 @@ _DASHES = (("--", "dash"), (":", "dot"), ("-.", "dashdot"))
 def line_colours(panels: Sequence[FigureExhibit]) -> dict[str, str]:
     """A colour for each name, the same in all panels; a dashed line has that of the solid one with its name.
 
-    Panels that share no name share no palette either: two lines beside twenty others' panel stay easy to tell apart.
+    Panels without a common name have their own palettes: two lines next to a panel of twenty stay easy to distinguish.
     """
     every = [line for panel in panels for line in panel.lines]
     solid = {line.name for line in every if not line.dashed}
-    found = {line.name: THEORY for line in every}
+    colours = {line.name: THEORY for line in every}
     for names in _families([[line.name for line in panel.lines if line.name in solid] for panel in panels]):
-        found |= dict(zip(names, ordered_colours(len(names)), strict=True))
-    return found
+        colours |= dict(zip(names, ordered_colours(len(names)), strict=True))
+    return colours
 
 
 def _families(lists: Sequence[Sequence[str]]) -> list[list[str]]:
-    """The names of all lists, those together that are linked by lists with a name in common, in order."""
+    """The names of all lists, grouped: lists with a name in common belong together; in order."""
     families: list[list[str]] = []
     for names in lists:
         linked = [family for family in families if not set(names).isdisjoint(family)]
@@ -65,7 +65,7 @@ def _families(lists: Sequence[Sequence[str]]) -> list[list[str]]:
 
 
 def line_dashes(panels: Sequence[FigureExhibit]) -> dict[str, tuple[str, str]]:
-    """How a dashed line of each name is dashed: all of theory's are black, so that the dashes must tell them apart."""
+    """The dashes of each name's dashed line: theory's lines are all black, so only the dashes distinguish them."""
     every = [line for panel in panels for line in panel.lines]
     solid = {line.name for line in every if not line.dashed}
     alone = dict.fromkeys(line.name for line in every if line.dashed and line.name not in solid)
@@ -81,7 +81,7 @@ def plotly_panels(panels: Sequence[FigureExhibit]) -> list[dict[str, Any]]:
 def draw_panels(
     panels: Sequence[FigureExhibit], path: str | os.PathLike[str], *, title: str = "", name: str = "path"
 ) -> Path:
-    """Draw all panels into one picture, at most three in a row; `name` is what a refusal calls `path`."""
+    """Draw all panels into one picture, at most three in a row; `name` is what an error calls `path`."""
     target = check_target(name, path, STATIC)
     rows = -(-len(panels) // _PER_ROW)
     columns = -(-len(panels) // rows)  # four panels are two and two
@@ -94,17 +94,15 @@ def draw_panels(
         _draw_panel(figure.add_subplot(grid[divmod(place, columns)]), panel, colours, dashes)
     if above:
         figure.suptitle(plain_text("\n".join(above)), fontsize=11, y=1 - 0.1 / figure.get_figheight())
-    try:
+    with refuse_unwritable(name, path):
         save_figure(figure, target)
-    except OSError as error:
-        raise ArgumentError(name, "a file we can write", str(path), error.strerror or str(error)) from None
     return target
 
 
 def _grid(figure: Any, rows: int, columns: int, head: float) -> Any:
     """Places for panels below `head` inches.
 
-    All have room for the same labels: a layout made to measure would draw every picture several times over.
+    All have room for the same labels: a layout fitted to them would draw every picture several times.
     """
     figure.set_layout_engine(None)
     width, height = figure.get_size_inches()
@@ -130,8 +128,8 @@ def _plotly_panel(panel: FigureExhibit, colours: dict[str, str], dashes: dict[st
                 "type": "scatter",
                 "mode": "lines" if len(x) > 1 else "markers",
                 "name": escape(line.name, quote=False),
-                "x": [_short(value) for value in x],
-                "y": [_short(value) for value in y],
+                "x": [six_digits(value) for value in x],
+                "y": [six_digits(value) for value in y],
                 "line": {"color": colours[line.name], "dash": dash, "width": 1.5 if line.dashed else 2},
                 "marker": {"color": colours[line.name]},
             }
@@ -165,18 +163,18 @@ def _draw_panel(ax: Any, panel: FigureExhibit, colours: dict[str, str], dashes: 
     style_axis(ax, plain_text(panel.title), plain_text(panel.x_name), log=high)
     ax.set_ylabel(plain_text(panel.y_name))
     ax.tick_params(which="both", labelsize=8)
-    # Told where it is, the title does not look for what might be in its way, a fifth of the time of a drawing.
+    # With a given place, the title does not search for overlaps, which takes a fifth of the drawing's time.
     size = min(10.0, 10.0 * _PER_TITLE / max(1, len(panel.title)))
     ax.set_title(ax.get_title(loc="left"), fontsize=size, loc="left", y=1.0)
     if panel.log_x and _has_positive(line.x for line in panel.lines):
         ax.set_xscale("log")
         plain_log_numbers(ax.xaxis)
     if drawn:
-        ax.legend(handles=_named(drawn), frameon=False, fontsize=7)
+        ax.legend(handles=_legend_lines(drawn), frameon=False, fontsize=7)
 
 
-def _named(lines: Sequence[Any]) -> list[Any]:
-    """All, or of very many some, evenly from the first to the last: colours in between tell what is in between."""
+def _legend_lines(lines: Sequence[Any]) -> list[Any]:
+    """All lines, or of very many a few, evenly from the first to the last; colours show what is in between."""
     if len(lines) <= _MOST_NAMED:
         return list(lines)
     return [lines[round(place * (len(lines) - 1) / (_NAMED_OF_MORE - 1))] for place in range(_NAMED_OF_MORE)]
@@ -192,9 +190,4 @@ def _points(line: Line) -> tuple[list[float], list[float]]:
 
 def _has_positive(values: Iterable[Sequence[float]]) -> bool:
     """Whether a logarithmic axis has anything to show; without, matplotlib complains."""
-    return any(value > 0 for one in values for value in one)
-
-
-def _short(value: float) -> float | None:
-    """Six digits are plenty, and JSON has neither NaN nor infinity."""
-    return float(f"{value:.6g}") if math.isfinite(value) else None
+    return any(value > 0 for line in values for value in line)

@@ -17,9 +17,9 @@ from isogon.report.exhibit._text import latex_text, markdown_text
 def write_exhibits(
     showing: Showing, folder: str | os.PathLike[str], stem: str, *, tell: Callable[[str], None]
 ) -> list[Path]:
-    """Write `stem`.html, .md, .tex where there are tables and .png where there are figures; what was written.
+    """Write `stem`.html, .md, .tex if there are tables and .png if there are figures; returns what was written.
 
-    What an extra is missing for is left out, and told.
+    A file that needs a missing extra is left out, and `tell` is called with the reason.
     """
     place = Path(folder)
     place.mkdir(parents=True, exist_ok=True)
@@ -27,10 +27,10 @@ def write_exhibits(
     if showing.tables:
         texts[".tex"] = latex_text(showing.tables)
     written = [write_whole(place / f"{stem}{ending}", text) for ending, text in texts.items()]
-    drawn: list[Callable[[], Path]] = [lambda: write_exhibit_page(showing, place / f"{stem}.html")]
+    drawings: list[Callable[[], Path]] = [lambda: write_exhibit_page(showing, place / f"{stem}.html")]
     if showing.figures:
-        drawn.append(lambda: draw_panels(showing.figures, place / f"{stem}.png", title=showing.title))
-    for draw in drawn:
+        drawings.append(lambda: draw_panels(showing.figures, place / f"{stem}.png", title=showing.title))
+    for draw in drawings:
         try:
             written.append(draw())
         except MissingExtraError as error:

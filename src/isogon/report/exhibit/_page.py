@@ -1,6 +1,6 @@
 """The page of an experiment: the claim, our verdict, tables and figures, and how they were made.
 
-One HTML file that asks nothing of the network; every text is escaped on its way into the markup.
+One HTML file that asks nothing of the network; every text is escaped in the markup.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def write_exhibit_page(showing: Showing, path: str | os.PathLike[str]) -> Path:
 
 
 def exhibit_page_text(showing: Showing) -> str:
-    """The whole page, with plotly.js within where it has figures."""
+    """The whole page; it includes plotly.js if it has figures."""
     title = escape(f"{showing.id}: {showing.title}")
     panels = plotly_panels(showing.figures)
     figures = {f"panel{place}": panel for place, panel in enumerate(panels)}

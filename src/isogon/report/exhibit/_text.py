@@ -1,4 +1,4 @@
-"""An experiment in Markdown, its tables in LaTeX; texts from outside are escaped on their way in."""
+"""An experiment in Markdown, its tables in LaTeX; texts from outside are escaped."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from isogon.report.exhibit._cells import LEGEND, CellText, cell_texts
 from isogon.report.exhibit._exhibits import Showing, TableExhibit
 
-#: in front of a marked cell where there is no colour
+#: in front of a marked cell if there is no colour
 MARK = "▸"
 _MARKDOWN = re.compile(r"([\\`*_\[\]<>|#~$&])")
 # Letters beyond those that every LaTeX knows, as formulas.
@@ -59,12 +59,12 @@ def markdown_table(table: TableExhibit) -> str:
 
 def latex_text(tables: Sequence[TableExhibit]) -> str:
     """The tables, to be included in a document."""
-    needed = r"% Needs \usepackage[table]{xcolor} for the marked cells."
-    return "\n\n".join([needed, *(latex_table(table) for table in tables)]) + "\n"
+    head = r"% Needs \usepackage[table]{xcolor} for the marked cells."
+    return "\n\n".join([head, *(latex_table(table) for table in tables)]) + "\n"
 
 
 def latex_table(table: TableExhibit) -> str:
-    """One table; a cell is a small table of its own where it has several lines."""
+    """One table; a cell with several lines is a small table of its own."""
     texts = cell_texts(table)
     head = " & ".join([latex_escaped(table.row_name), *map(latex_escaped, table.columns)])
     body = "\n".join(
@@ -86,7 +86,7 @@ def latex_table(table: TableExhibit) -> str:
 
 
 def markdown_escaped(text: str) -> str:
-    """`text` on one line, with nothing in it that Markdown or a table's row obeys.
+    """`text` on one line, with everything escaped that has a meaning in Markdown or a table's row.
 
     >>> print(markdown_escaped("a|b *c*"))
     a\\|b \\*c\\*
@@ -95,7 +95,7 @@ def markdown_escaped(text: str) -> str:
 
 
 def latex_escaped(text: str) -> str:
-    """`text` with nothing in it that LaTeX obeys.
+    """`text` with everything escaped that has a meaning in LaTeX.
 
     >>> print(latex_escaped("50% of η_eff"))
     50\\% of $\\eta$\\_eff

@@ -6,13 +6,13 @@ import os
 from pathlib import Path
 from typing import Any
 
-from isogon.errors import ArgumentError
 from isogon.report._drawing import (
     STATIC,
     check_target,
     new_figure,
     ordered_colours,
     plain_text,
+    refuse_unwritable,
     save_figure,
     style_axis,
 )
@@ -34,21 +34,21 @@ def layer_colours(run: RunSummary) -> dict[str, str]:
 
 
 def draw_run(run: RunSummary, path: str | os.PathLike[str], *, name: str = "path") -> Path:
-    """Draw the panels of a run into the picture `path`; `name` is what a refusal calls it."""
+    """Draw the panels of a run into the picture `path`; `name` is what an error calls it."""
     target = check_target(name, path, STATIC)
     colours = layer_colours(run)
     kinds = run.metric_kinds
     rows = 2 + (len(kinds) + 1) // 2
     figure = new_figure((12, 3.75 * rows), target)
-    every = list(figure.subplots(rows, 2, sharex=True).flat)
-    axes = dict(zip(PANELS, every, strict=False))
+    all_axes = list(figure.subplots(rows, 2, sharex=True).flat)
+    axes = dict(zip(PANELS, all_axes, strict=False))
     for panel, ax in axes.items():
         style_axis(ax, panel.title, "step")
-    of_kinds = dict(zip(kinds, every[len(PANELS) :], strict=False))
-    _draw_metrics(of_kinds, run)
-    for ax in every[len(PANELS) + len(kinds) :]:
+    metric_axes = dict(zip(kinds, all_axes[len(PANELS) :], strict=False))
+    _draw_metrics(metric_axes, run)
+    for ax in all_axes[len(PANELS) + len(kinds) :]:
         ax.remove()
-    for ax in (*axes.values(), *of_kinds.values()):
+    for ax in (*axes.values(), *metric_axes.values()):
         ax.tick_params(labelbottom=True)
         for mark in run.marks:
             ax.axvline(mark.step, color="#999999", linewidth=1)
@@ -58,22 +58,20 @@ def draw_run(run: RunSummary, path: str | os.PathLike[str], *, name: str = "path
         (handle,) = axes[line.panel].plot(line.step, line.value, **_look(line, run, colours))
         if not line.predicted:
             handles[line.layer] = handle
-    named = [layer for layer in run.layers if layer in handles]
-    if len(named) > _MOST_NAMED:
-        named = [layer for layer in named if layer == run.joint]
+    layers = [layer for layer in run.layers if layer in handles]
+    if len(layers) > _MOST_NAMED:
+        layers = [layer for layer in layers if layer == run.joint]
     figure.legend(
-        [handles[layer] for layer in named],
-        [plain_text(layer) for layer in named],
+        [handles[layer] for layer in layers],
+        [plain_text(layer) for layer in layers],
         loc="outside lower center",
-        ncols=max(1, min(4, _LEGEND_LETTERS // max(map(len, named), default=1))),
+        ncols=max(1, min(4, _LEGEND_LETTERS // max(map(len, layers), default=1))),
         frameon=False,
         fontsize=9,
     )
     figure.suptitle(plain_text(f"{run.name}: {_caption(run)}"), fontsize=11)
-    try:
+    with refuse_unwritable(name, path):
         save_figure(figure, target)
-    except OSError as error:
-        raise ArgumentError(name, "a file we can write", str(path), error.strerror or str(error)) from None
     return target
 
 
@@ -98,7 +96,7 @@ def _look(line: LayerLine, run: RunSummary, colours: dict[str, str]) -> dict[str
         "linestyle": "--" if line.predicted else "-",
         "linewidth": 1.2 if line.predicted else 2 if joint else 1.4,
         "alpha": 0.6 if line.predicted and not joint else 0.9,
-        # A line of one point would not be seen.
+        # A line of one point would be invisible.
         "marker": "o" if len(line.value) == 1 else None,
     }
 

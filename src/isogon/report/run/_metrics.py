@@ -29,19 +29,19 @@ class MetricLine:
 
 
 def metric_lines(epochs: pd.DataFrame) -> list[MetricLine]:
-    """A line for each column with a finite number in it, those of one kind next to each other."""
+    """One line per column with a finite number in it, those of one kind next to each other."""
     import pandas as pd
 
     rows = epochs.sort_values("epoch")
-    found: dict[str, list[MetricLine]] = {}
+    by_kind: dict[str, list[MetricLine]] = {}
     for name in (str(column) for column in rows.columns if column not in ("epoch", "step")):
         values = pd.to_numeric(rows[name], errors="coerce").to_numpy(dtype=float, na_value=np.nan)
         known = np.isfinite(values)
         if known.any():
             step, epoch = (rows[column].to_numpy(dtype=np.int64)[known] for column in ("step", "epoch"))
             line = MetricLine(name, kind_of(name), step, epoch, values[known])
-            found.setdefault(line.kind, []).append(line)
-    return [line for lines in found.values() for line in lines]
+            by_kind.setdefault(line.kind, []).append(line)
+    return [line for lines in by_kind.values() for line in lines]
 
 
 def kind_of(name: str) -> str:

@@ -1,7 +1,6 @@
 """The page about a run: one HTML file that asks nothing of the network.
 
-Names of runs and layers come from outside, so every text is escaped on its way into the markup, and the data travel as
-JSON without a single `<`.
+Names of runs and layers come from outside, so every text is escaped in the markup, and the data are JSON without a `<`.
 """
 
 from __future__ import annotations
@@ -11,25 +10,25 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from isogon.report._drawing import PLOTLY_AXIS, PLOTLY_CONFIG
-from isogon.report._page_parts import SCRIPT, document, json_text, plotly_script, write_html
+from isogon.report._drawing import PLOTLY_AXIS, PLOTLY_CONFIG, six_digits
+from isogon.report._page_parts import SCRIPT, document, fact_spans, json_text, plotly_script, write_html
 from isogon.report.run._figures import layer_colours, metric_colours
 from isogon.report.run._tables import PANELS, LayerLine, Mark, RunSummary
 
 if TYPE_CHECKING:
     from isogon.dynamics import Finding
 
-# Up to this many layers are all shown at first; of more, the joint one and some that findings are about.
+# Up to this many layers all are shown at first; of more, the joint one and some with findings.
 _MOST_AT_FIRST, _MOST_FOUND = 6, 3
 
 
 def write_page(run: RunSummary, path: str | os.PathLike[str], *, name: str = "path") -> Path:
-    """Write the page about `run` to `path`; `name` is what a refusal calls it."""
+    """Write the page about `run` to `path`; `name` is what an error calls it."""
     return write_html(page_text(run), path, name=name)
 
 
 def page_text(run: RunSummary) -> str:
-    """The whole page, plotly.js within."""
+    """The whole page, including plotly.js."""
     plotly = plotly_script()
     title = escape(run.name)
     body = f"""<header><h1>{title}</h1><div class="recipe">{_recipe(run)}</div></header>
@@ -73,9 +72,9 @@ def opening_layers(run: RunSummary) -> list[str]:
     """The layers shown when the page opens."""
     if len(run.layers) <= _MOST_AT_FIRST:
         return run.layers
-    found = list(dict.fromkeys(finding.layer for finding in run.findings if finding.layer in run.layers))
-    wanted = {run.joint, *[layer for layer in found if layer != run.joint][:_MOST_FOUND]}
-    return [layer for layer in run.layers if layer in wanted] or run.layers[:_MOST_AT_FIRST]
+    suspects = list(dict.fromkeys(finding.layer for finding in run.findings if finding.layer in run.layers))
+    visible = {run.joint, *[layer for layer in suspects if layer != run.joint][:_MOST_FOUND]}
+    return [layer for layer in run.layers if layer in visible] or run.layers[:_MOST_AT_FIRST]
 
 
 def _traces(drawn: list[LayerLine], run: RunSummary, at_first: list[str]) -> list[dict[str, Any]]:
@@ -105,7 +104,7 @@ def _trace(line: LayerLine, colour: str, *, wide: bool) -> dict[str, Any]:
         "xaxis": f"x{suffix}",
         "yaxis": f"y{suffix}",
         "x": line.step.tolist(),
-        "y": [float(f"{value:.6g}") for value in line.value],
+        "y": [six_digits(value) for value in line.value],
         "customdata": line.epoch.tolist(),
         "hovertemplate": f"{kind}%{{y:.4g}}<br>step %{{x}}, epoch %{{customdata}}",
         "line": {
@@ -121,7 +120,7 @@ def _layout(titles: list[str], marks: list[Mark], *, height: str) -> dict[str, A
     layout: dict[str, Any] = {
         "grid": {"rows": _rows(titles), "columns": 2, "pattern": "independent", "xgap": 0.14, "ygap": 0.3},
         "margin": {"l": 60, "r": 20, "t": 90, "b": 45},
-        # As far above the first row of panels however many there are.
+        # At the same distance above the first row of panels, however many there are.
         "legend": {"orientation": "h", "x": 0, "y": 1 + 0.16 / _rows(titles), "yanchor": "bottom"},
         "paper_bgcolor": "white",
         "plot_bgcolor": "white",
@@ -149,14 +148,14 @@ def _layout(titles: list[str], marks: list[Mark], *, height: str) -> dict[str, A
 
 
 def _epochs(run: RunSummary) -> str:
-    """The place of the second figure, as high for each row of panels as the first."""
+    """The place of the second figure; its rows of panels are as high as those of the first."""
     if not run.metrics:
         return ""
     return f'<h2>Epochs</h2><div id="epochs" style="height: {380 * _rows(run.metric_kinds)}px"></div>'
 
 
 def _epochs_figure(run: RunSummary) -> dict[str, Any]:
-    """Losses, accuracies …: a panel for each kind."""
+    """Losses, accuracies …: one panel per kind."""
     kinds = run.metric_kinds
     traces = []
     for line, colour in zip(run.metrics, metric_colours(run), strict=True):
@@ -170,7 +169,7 @@ def _epochs_figure(run: RunSummary) -> dict[str, Any]:
                 "xaxis": f"x{suffix}",
                 "yaxis": f"y{suffix}",
                 "x": line.step.tolist(),
-                "y": [float(f"{value:.6g}") for value in line.value],
+                "y": [six_digits(value) for value in line.value],
                 "customdata": line.epoch.tolist(),
                 "hovertemplate": "%{y:.4g}<br>step %{x}, epoch %{customdata}",
                 "line": {"color": colour, "width": 2},
@@ -190,9 +189,7 @@ def _rows(panels: list[str]) -> int:
 def _recipe(run: RunSummary) -> str:
     if run.recipe is None:
         return "<span>no recipe is known of this run's optimizer</span>"
-    facts = {**run.recipe.to_dict(), "tuning factor": run.recipe.tuning_factor}
-    shown = (f"{name} {value:.6g}" if isinstance(value, float) else f"{name} {value}" for name, value in facts.items())
-    return "".join(f"<span>{escape(fact)}</span>" for fact in shown)
+    return fact_spans({**run.recipe.to_dict(), "tuning factor": run.recipe.tuning_factor})
 
 
 def _findings(run: RunSummary) -> str:

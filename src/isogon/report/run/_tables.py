@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from isogon.dynamics import Finding
     from isogon.theory import Floats
 
-#: the most points of one line in a picture; more would only make the page heavy
+#: the most points of one line in a picture; more only make the page heavy
 MOST_POINTS = 1000
 
 
@@ -68,7 +68,7 @@ class Mark:
 class RunSummary:
     """All that a report shows. `layers` are in the network's order, the joint one first; `joint` is its name.
 
-    `metrics` are the losses, accuracies … of its epochs, empty where nobody gave them to the monitor.
+    `metrics` are the losses, accuracies … of its epochs, empty if the monitor got none.
     """
 
     name: str
@@ -87,9 +87,9 @@ class RunSummary:
 
 
 def summarise(path: str | os.PathLike[str], layers: Sequence[str] = ()) -> RunSummary:
-    """What is to be shown of the run in the folder (or Parquet file) `path`, of some `layers` or of all.
+    """What a report shows of the run in the folder (or Parquet file) `path`, for some `layers` or for all.
 
-    Findings are about the whole run whatever `layers` says, since a layer left out may be the one in trouble.
+    Findings are always about the whole run, because a layer that is left out may be the one in trouble.
     """
     from isogon.dynamics import ALL, findings
 
@@ -100,18 +100,18 @@ def summarise(path: str | os.PathLike[str], layers: Sequence[str] = ()) -> RunSu
     folder = place if place.is_dir() else place.parent
     about = _about(folder)
     recipe = _recipe(about.get("recipe"), place)
-    known = layer_names(records, ALL)
+    names = layer_names(records, ALL)
     for name in layers:
-        check_choice("layer", name, known)
-    chosen = [name for name in known if name in layers] if layers else known
+        check_choice("layer", name, names)
+    shown = [name for name in names if name in layers] if layers else names
     epochs, metrics = _epochs(folder)
     return RunSummary(
         name=str(about.get("name") or place.resolve().name),
         recipe=recipe,
         findings=findings(records, recipe, silence=_text(about.get("silence")), epochs=epochs),
-        layers=chosen,
+        layers=shown,
         joint=ALL,
-        lines=lines(records, chosen),
+        lines=lines(records, shown),
         marks=marks(records),
         metrics=metrics,
     )
@@ -124,8 +124,8 @@ def layer_names(records: pd.DataFrame, joint: str) -> list[str]:
 
 
 def lines(records: pd.DataFrame, layers: Sequence[str]) -> list[LayerLine]:
-    """Every line of every panel for `layers`, those without a single value left out."""
-    found = []
+    """Every line of every panel for `layers`, except those without a value."""
+    layer_lines = []
     by_layer = records.groupby("layer", sort=False)
     for layer in layers:
         rows = by_layer.get_group(layer).sort_values("step")
@@ -136,26 +136,26 @@ def lines(records: pd.DataFrame, layers: Sequence[str]) -> list[LayerLine]:
                     continue
                 values = panel.factor * rows[column].to_numpy(dtype=float)
                 shown = np.flatnonzero(np.isfinite(values) & (values > 0))
-                shown = shown[thinned(values[shown])]
+                shown = shown[thin(values[shown])]
                 if len(shown):
                     predicted = column == panel.predicted
-                    found.append(LayerLine(panel, layer, predicted, steps[shown], epochs[shown], values[shown]))
-    return found
+                    layer_lines.append(LayerLine(panel, layer, predicted, steps[shown], epochs[shown], values[shown]))
+    return layer_lines
 
 
-def thinned(values: Floats, most: int = MOST_POINTS) -> NDArray[np.int64]:
-    """Places of at most `most` values that look like all of them: the ends, and each stretch's lowest and highest."""
+def thin(values: Floats, most: int = MOST_POINTS) -> NDArray[np.int64]:
+    """The places of at most `most` values that show the whole curve: its ends, and each stretch's extremes."""
     count = len(values)
     if count <= most:
         return np.arange(count)
     bounds = np.linspace(0, count, (most - 2) // 2 + 1).astype(int)
     stretches = [(low, values[low:high]) for low, high in pairwise(bounds)]
-    extremes = [low + place for low, some in stretches for place in (some.argmin(), some.argmax())]
+    extremes = [low + place for low, part in stretches for place in (part.argmin(), part.argmax())]
     return np.unique([0, *extremes, count - 1])
 
 
 def marks(records: pd.DataFrame) -> list[Mark]:
-    """The drops of the learning rate, of whichever layers; each step once."""
+    """The drops of the learning rate in any layer; each step once."""
     from isogon.dynamics import drops
 
     factors: dict[int, float] = {}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from isogon.errors import ArgumentError
-from isogon.report._drawing import COLOURS, ordered_colours, plotly_layout
+from isogon.report._drawing import COLOURS, ordered_colours, plotly_layout, six_digits
 
 if TYPE_CHECKING:
     from isogon.search import Curve, Outcome, StoredTrial
@@ -32,7 +32,7 @@ def accuracy_figure(outcome: Outcome) -> dict[str, Any]:
     verified = [row for row in outcome.rows if row.planned.purpose == "verify"]
     if verified:
         traces.append(_runs(f"verified, {outcome.study.recipe.samples} samples", _FULL, verified, unit, legend=True))
-    traces += _lost(outcome.rows, unit)
+    traces += _lost_traces(outcome.rows, unit)
     metric = outcome.study.task.metric
     shown = f"test {metric}" if outcome.study.task.objective is None else f"{metric} that the objective returned"
     layout = plotly_layout("tuning factor F", f"{escape(shown)} (%)" if unit == 100 else escape(shown))
@@ -46,10 +46,10 @@ def trend_figure(outcome: Outcome) -> dict[str, Any]:
     sizes = [*outcome.curve, trend.samples]
     line = _trace("trend", sizes, [trend.at(size) for size in sizes], mode="lines")
     tops = [
-        _with_interval(f"{size} samples", COLOURS[place % len(COLOURS)], size, curve.tuning_factor, curve.interval)
+        _interval_trace(f"{size} samples", COLOURS[place % len(COLOURS)], size, curve.tuning_factor, curve.interval)
         for place, (size, curve) in enumerate(outcome.curve.items())
     ]
-    full = _with_interval("full run", _FULL, trend.samples, trend.tuning_factor, trend.interval)
+    full = _interval_trace("full run", _FULL, trend.samples, trend.tuning_factor, trend.interval)
     layout = plotly_layout("training samples", "best tuning factor F*")
     layout["xaxis"] |= {"type": "log", "tickvals": sorted(set(sizes))}
     layout["yaxis"]["type"] = "log"
@@ -61,25 +61,25 @@ def angle_figure(outcome: Outcome, trials: Path) -> dict[str, Any] | None:
     from isogon.search import metric_value
 
     samples = max(outcome.curve)
-    cells: dict[float, list[StoredTrial]] = {}
+    trials_of: dict[float, list[StoredTrial]] = {}
     for row in sorted(outcome.rows, key=lambda row: (row.planned.tuning_factor, row.planned.seed)):
         if row.planned.samples == samples and row.planned.purpose == "search":
-            cells.setdefault(row.planned.tuning_factor, []).append(row)
+            trials_of.setdefault(row.planned.tuning_factor, []).append(row)
     best = max(
-        (row for rows in cells.values() for row in rows),
+        (row for rows in trials_of.values() for row in rows),
         key=lambda row: -math.inf if row.score is None else row.score,
     )
     traces = []
-    for colour, rows in zip(ordered_colours(len(cells)), cells.values(), strict=True):
-        # One seed tells the story: the angle hardly depends on it.
+    for colour, rows in zip(ordered_colours(len(trials_of)), trials_of.values(), strict=True):
+        # One seed is enough: the angle hardly depends on it.
         row = best if best in rows else next((row for row in rows if row.score is not None), rows[0])
         curve = _angles(outcome, row, trials)
         if curve is None:
             continue
-        words = row.status if row.score is None else metric_value(outcome.study, row.score)
+        result = row.status if row.score is None else metric_value(outcome.study, row.score)
         if row == best:
-            words += ", best"
-        trace = _trace(f"F = {row.planned.tuning_factor:.3g}: {words}", *curve, mode="lines")
+            result += ", best"
+        trace = _trace(f"F = {row.planned.tuning_factor:.3g}: {result}", *curve, mode="lines")
         traces.append({**trace, "line": {"color": colour, "width": 4 if row == best else 1.8}})
     if not traces:
         return None
@@ -100,8 +100,8 @@ def cost_figure(outcome: Outcome) -> dict[str, Any]:
     if cost.verification_images:
         traces.append(_bar("verification", "verification", cost.verification_images, _FULL))
     by_grid = outcome.study.search.sampler == "grid"
-    rival = "the same grid on the full data" if by_grid else "as many factors on the full data"
-    traces.append(_bar("full grid" if by_grid else "full data", rival, cost.full_grid_images, "#99A3AD"))
+    baseline = "the same grid on the full data" if by_grid else "as many factors on the full data"
+    traces.append(_bar("full grid" if by_grid else "full data", baseline, cost.full_grid_images, "#99A3AD"))
     layout = plotly_layout("training images", "")
     layout |= {"barmode": "stack"}
     layout["yaxis"] |= {"automargin": True, "autorange": "reversed"}
@@ -143,17 +143,17 @@ def _runs(name: str, colour: str, rows: Sequence[StoredTrial], unit: float, *, l
     return {**dots, "marker": {"color": colour, "size": 8, "symbol": symbol}, "showlegend": legend}
 
 
-def _lost(rows: Sequence[StoredTrial], unit: float) -> list[dict[str, Any]]:
-    """A cross at the worst value for each run without one, by how it was lost."""
+def _lost_traces(rows: Sequence[StoredTrial], unit: float) -> list[dict[str, Any]]:
+    """A cross at the worst value for each run without a score, one trace per status."""
     foot = unit * min((row.score for row in rows if row.score is not None), default=0.0)
     traces = []
     for status, colour in _LOST.items():
-        those = [row.planned for row in rows if row.status == status]
-        if those:
-            crosses = _trace(status, [cell.tuning_factor for cell in those], [foot] * len(those), mode="markers")
-            words = [f"{status}: {cell.samples} samples, seed {cell.seed}" for cell in those]
+        trials = [row.planned for row in rows if row.status == status]
+        if trials:
+            crosses = _trace(status, [trial.tuning_factor for trial in trials], [foot] * len(trials), mode="markers")
+            texts = [f"{status}: {trial.samples} samples, seed {trial.seed}" for trial in trials]
             marker = {"color": colour, "size": 8, "symbol": "x"}
-            traces.append({**crosses, "marker": marker, "text": words, "hovertemplate": "%{text}"})
+            traces.append({**crosses, "marker": marker, "text": texts, "hovertemplate": "%{text}"})
     return traces
 
 
@@ -163,8 +163,8 @@ def _angles(outcome: Outcome, row: StoredTrial, trials: Path) -> tuple[list[int]
 
     if outcome.study.task.objective is not None:
         return None
-    cell = row.planned
-    config = outcome.study.config(tuning_factor=cell.tuning_factor, samples=cell.samples, seed=cell.seed)
+    trial = row.planned
+    config = outcome.study.config(tuning_factor=trial.tuning_factor, samples=trial.samples, seed=trial.seed)
     try:
         records = read(trials / config.name)
     except (ArgumentError, OSError):
@@ -173,7 +173,7 @@ def _angles(outcome: Outcome, row: StoredTrial, trials: Path) -> tuple[list[int]
     return ((ends["epoch"] + 1).tolist(), np.degrees(ends["epoch_angle"]).tolist()) if len(ends) else None
 
 
-def _with_interval(
+def _interval_trace(
     name: str, colour: str, samples: int, factor: float, interval: tuple[float, float]
 ) -> dict[str, Any]:
     point = _trace(name, [samples], [factor], mode="markers")
@@ -195,13 +195,13 @@ def _trace(name: str, along: Sequence[float], upward: Sequence[float], *, mode: 
         "mode": mode,
         "name": name,
         "x": list(along),
-        "y": [_short(value) for value in upward],
+        "y": [six_digits(value) for value in upward],
         "hovertemplate": "%{y:.4g} at %{x:.4g}",
     }
 
 
 def _ticks(outcome: Outcome) -> list[float]:
-    """A tick at every tuning factor tried, those that differ in their last bits once; a sampler's would be a crowd."""
+    """A tick at every tuning factor tried, rounded so that equal ones count once; a sampler has too many for ticks."""
     if outcome.study.search.sampler != "grid":
         return list(outcome.study.search.first_grid)
     return sorted(
@@ -210,11 +210,7 @@ def _ticks(outcome: Outcome) -> list[float]:
 
 
 def _unit(outcome: Outcome) -> float:
-    """What makes a score the number that is shown: the lab's accuracies are parts of 1 and shown in per cent."""
+    """The factor from a score to the number that is shown: the lab's accuracies are shown in per cent."""
     from isogon.search import in_per_cent
 
     return 100.0 if in_per_cent(outcome.study) else outcome.study.task.score(1.0)
-
-
-def _short(value: float) -> float:
-    return float(f"{value:.6g}")

@@ -1,6 +1,6 @@
 """The page about a search: one HTML file that asks nothing of the network.
 
-Texts of the user (the study file, errors) are escaped on their way into the markup, and passwords in them left out.
+Texts of the user (the study file, errors) are escaped in the markup, and passwords in them left out.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from isogon.errors import last_line, without_secrets
-from isogon.report._page_parts import article, write_html
+from isogon.report._page_parts import article, fact_spans, write_html
 from isogon.report.search._figures import accuracy_figure, angle_figure, cost_figure, trend_figure
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def write_search_page(
 
 
 def search_text(outcome: Outcome, folder: str | os.PathLike[str], *, study_file: str | None = None) -> str:
-    """The whole page, plotly.js within."""
+    """The whole page, including plotly.js."""
     from isogon.search import TRIALS, cost_sentence, loss_sentence, remarks, trend_sentence
 
     angles = angle_figure(outcome, Path(folder) / TRIALS)
@@ -50,7 +50,7 @@ def search_text(outcome: Outcome, folder: str | os.PathLike[str], *, study_file:
     title = escape(f"Search in {Path(folder).resolve().name}")
     study = study_file if study_file is not None else json.dumps(outcome.study.model_dump(mode="json"), indent=2)
     body = f"""<h1>{title}</h1>
-<div class="recipe">{_recipe(outcome)}</div>
+<div class="recipe">{fact_spans({**outcome.recipe.to_dict(), "tuning factor": outcome.tuning_factor})}</div>
 <section><h2>What was found</h2><ul class="findings">{_findings(outcome, remarks(outcome))}</ul></section>
 <section><h2>{metric} against the tuning factor</h2>
 <div id="accuracies" class="figure"></div>
@@ -68,18 +68,12 @@ were lost. {escape(loss_sentence(outcome))}</p></section>
     return article(f"{title} · isogon", body, figures, _STYLE)
 
 
-def _recipe(outcome: Outcome) -> str:
-    facts = {**outcome.recipe.to_dict(), "tuning factor": outcome.tuning_factor}
-    shown = (f"{name} {value:.6g}" if isinstance(value, float) else f"{name} {value}" for name, value in facts.items())
-    return "".join(f"<span>{escape(fact)}</span>" for fact in shown)
-
-
 def _findings(outcome: Outcome, remarks: Iterable[str]) -> str:
     low, high = outcome.interval
     least, most = outcome.trend.interval
-    found = getattr(outcome.recipe, outcome.unknown)
+    value = getattr(outcome.recipe, outcome.unknown)
     answer = (
-        f"<li><b>answer</b> {escape(outcome.unknown)} = {found:.4g}, 90 % interval {low:.3g} … {high:.3g} (tuning "
+        f"<li><b>answer</b> {escape(outcome.unknown)} = {value:.4g}, 90 % interval {low:.3g} … {high:.3g} (tuning "
         f"factor {outcome.tuning_factor:.4g}, {least:.3g} … {most:.3g}) for the full run on "
         f"{outcome.study.recipe.samples:,} samples</li>"
     )
@@ -89,8 +83,8 @@ def _findings(outcome: Outcome, remarks: Iterable[str]) -> str:
 def _angles_section(outcome: Outcome) -> str:
     return f"""<section><h2>How fast the weights turned</h2>
 <div id="angles" class="figure"></div>
-<p>The angle by which all scale-invariant weights together turned in each epoch at {max(outcome.curve)} samples, a run
-for each tuning factor; the wide line is the best of them.</p></section>"""
+<p>The angle by which all scale-invariant weights together turned in each epoch at {max(outcome.curve)} samples, one run
+per tuning factor; the wide line is the best of them.</p></section>"""
 
 
 def _trials(outcome: Outcome) -> str:

@@ -61,7 +61,7 @@ class CocoPart(Dataset[tuple[Tensor, Target]]):
             pictures = _pictures(content, root / part, self.category_ids)
         except (KeyError, TypeError, ValueError, IndexError) as error:
             raise DamagedDataError(self.annotations, f"it is not in COCO's layout ({error!r})") from error
-        self.pictures = [one for one in pictures if one.instances] if only_objects else pictures
+        self.pictures = [picture for picture in pictures if picture.instances] if only_objects else pictures
         if not self.pictures:
             raise DamagedDataError(self.annotations, "it has no pictures to use")
 
@@ -77,14 +77,14 @@ class CocoPart(Dataset[tuple[Tensor, Target]]):
         """The picture, 3×H×W in [0, 1], and what is in it."""
         picture = self.pictures[place]
         image = torch.from_numpy(_pixels(picture)).permute(2, 0, 1).float() / 255
-        boxes = torch.tensor([one.corners for one in picture.instances], dtype=torch.float32).reshape(-1, 4)
+        boxes = torch.tensor([instance.corners for instance in picture.instances], dtype=torch.float32).reshape(-1, 4)
         masks = torch.zeros(len(picture.instances), picture.height, picture.width, dtype=torch.uint8)
-        for mask, one in zip(masks, picture.instances, strict=True):
-            mask.copy_(torch.from_numpy(_mask(picture, one)))
+        for mask, instance in zip(masks, picture.instances, strict=True):
+            mask.copy_(torch.from_numpy(_mask(picture, instance)))
         if self.flips and bool(torch.rand(()) < 0.5):
             image, masks = image.flip(2), masks.flip(2)
             boxes = torch.stack([picture.width - boxes[:, 2], boxes[:, 1], picture.width - boxes[:, 0], boxes[:, 3]], 1)
-        labels = torch.tensor([one.label for one in picture.instances], dtype=torch.int64)
+        labels = torch.tensor([instance.label for instance in picture.instances], dtype=torch.int64)
         return image, {"boxes": boxes, "labels": labels, "masks": masks, "image_id": torch.tensor(picture.id)}
 
 
@@ -108,16 +108,17 @@ def _pictures(content: Any, folder: Path, category_ids: Sequence[int]) -> list[P
     label_of = {category: label for label, category in enumerate(category_ids, start=1)}
     sizes = {image["id"]: (image["width"], image["height"]) for image in content["images"]}
     instances: dict[int, list[Instance]] = {identity: [] for identity in sizes}
-    for one in content["annotations"]:
-        width, height = sizes[one["image_id"]]
-        x, y, across, down = one["bbox"]
+    for annotation in content["annotations"]:
+        width, height = sizes[annotation["image_id"]]
+        x, y, across, down = annotation["bbox"]
         corners = (max(0.0, x), max(0.0, y), min(float(width), x + across), min(float(height), y + down))
         thin = corners[2] - corners[0] <= THINNEST or corners[3] - corners[1] <= THINNEST
-        if one.get("iscrowd") or thin:
+        if annotation.get("iscrowd") or thin:
             continue
-        if not isinstance(one["segmentation"], list):
-            raise ValueError(f"annotation {one['id']} is no crowd and has no polygons")
-        instances[one["image_id"]].append(Instance(corners, label_of[one["category_id"]], one["segmentation"]))
+        if not isinstance(annotation["segmentation"], list):
+            raise ValueError(f"annotation {annotation['id']} is no crowd and has no polygons")
+        instance = Instance(corners, label_of[annotation["category_id"]], annotation["segmentation"])
+        instances[annotation["image_id"]].append(instance)
     return [
         Picture(image["id"], folder / image["file_name"], *sizes[image["id"]], tuple(instances[image["id"]]))
         for image in content["images"]
@@ -127,8 +128,8 @@ def _pictures(content: Any, folder: Path, category_ids: Sequence[int]) -> list[P
 def _pixels(picture: Picture) -> NDArray[np.uint8]:
     pillow = needed_package("PIL.Image", "pillow", "to read image files")
     try:
-        with pillow.open(picture.file) as opened:
-            pixels = np.array(opened.convert("RGB"))
+        with pillow.open(picture.file) as image:
+            pixels = np.array(image.convert("RGB"))
     except FileNotFoundError:
         raise MissingDataError(f"MS-COCO lacks {picture.file}: unpack its pictures again.") from None
     except (OSError, SyntaxError, ValueError) as error:  # whatever Pillow raises for broken files

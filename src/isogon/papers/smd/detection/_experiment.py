@@ -97,8 +97,8 @@ class DetectorRun:
 
 
 def ended_runs(options: Options) -> Iterator[DetectorRun]:
-    """Both trainings of each seed; those that `options.folder` has already are only read."""
-    torchvision_part("models.detection")  # before anything is drawn
+    """Both trainings of each seed; those already in `options.folder` are only read."""
+    torchvision_part("models.detection")  # fail before drawing anything
     setting = SETUPS[options.scale]
     with ExitStack() as stack:
         place = options.folder or Path(stack.enter_context(TemporaryDirectory()))
@@ -117,7 +117,7 @@ def ended_runs(options: Options) -> Iterator[DetectorRun]:
 
 
 def images(scale: Scale) -> int:
-    """Training pictures that `ended_runs` goes through."""
+    """Training pictures that `ended_runs` trains on."""
     setting = SETUPS[scale]
     return 2 * setting.seeds * setting.steps * setting.recipe.batch_size
 
@@ -131,11 +131,11 @@ def _train(setting: DetectorSetting, root: Path, row: str, seed: int, folder: Pa
         model = build_detector(setting.backbone, train.classes, size=setting.side)
     folder.mkdir(parents=True, exist_ok=True)
     rescaled = row == RESCALED
-    found = train_detector(model, train, setting, rescaled=rescaled, seed=seed, device=device, folder=folder)
-    precisions = average_precisions(model, test, device) if found.status == "finished" else {}
-    known = {name: value for name, value in precisions.items() if math.isfinite(value)}
-    # Where it is, the run is complete.
-    write_json(folder / RESULT, {"status": found.status, "precisions": known})
+    trained = train_detector(model, train, setting, rescaled=rescaled, seed=seed, device=device, folder=folder)
+    precisions = average_precisions(model, test, device) if trained.status == "finished" else {}
+    finite = {name: value for name, value in precisions.items() if math.isfinite(value)}
+    # Written last: a run with this file is complete.
+    write_json(folder / RESULT, {"status": trained.status, "precisions": finite})
     (folder / CHECKPOINT).unlink(missing_ok=True)
 
 
@@ -159,14 +159,14 @@ def _precision_rows(options: Options) -> pd.DataFrame:
     )
 
 
-def _measured(table: pd.DataFrame) -> list[str]:
+def _ap_columns(table: pd.DataFrame) -> list[str]:
     """The APs that the table has."""
     return [name for name in (*COCO_APS, OWN_AP) if name in table]
 
 
 def _judge(table: pd.DataFrame) -> Judgement:
     """Rows are runs, with a column for each AP."""
-    columns = _measured(table)
+    columns = _ap_columns(table)
     tested = table.dropna(subset=columns) if columns else table.iloc[:0]
     if not {STANDARD, RESCALED} <= set(tested.get("row", ())):
         return Judgement("undecided", "One of the two runs is missing.")
@@ -183,12 +183,12 @@ def _judge(table: pd.DataFrame) -> Judgement:
 
 
 def _show(table: pd.DataFrame) -> Sequence[Exhibit]:
-    rows, columns = list(_PRINTED), _measured(table)
+    rows, columns = list(_PRINTED), _ap_columns(table)
     printed = {(row, column): value for row in rows for column, value in zip(COCO_APS, _PRINTED[row], strict=True)}
     ours = {
-        (row, column): Cell(float(tested.mean()), float(tested.std()), len(tested), len(own))
-        for row, own in ((row, table[table["row"] == row]) for row in rows)
-        for column, tested in ((column, own[column].dropna()) for column in columns)
+        (row, column): Cell(float(tested.mean()), float(tested.std()), len(tested), len(runs))
+        for row, runs in ((row, table[table["row"] == row]) for row in rows)
+        for column, tested in ((column, runs[column].dropna()) for column in columns)
     }
     shown = [*COCO_APS, *(column for column in columns if column not in COCO_APS)]
     return [TableExhibit("AP of Mask R-CNN on MS-COCO", "run", "", rows, shown, ours, printed)]

@@ -1,4 +1,4 @@
-"""How well a detector does: COCO's average precisions by pycocotools, or one of our own where that does not import."""
+"""Average precisions of a detector: COCO's by pycocotools, or one of our own if that does not import."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ from isogon.papers.smd.detection._data import CocoPart
 
 #: the columns of table 2, in points
 COCO_APS = ("box AP", "box AP50", "box AP75", "mask AP", "mask AP50", "mask AP75")
-#: not quite COCO's: no limit on detections, and what is found in a crowd counts as wrong
+#: differs from COCO's: no limit on detections, and a detection in a crowd counts as wrong
 OWN_AP = "box AP50 (own measure)"
 #: COCO reads the precision at these recalls
 _RECALLS = np.linspace(0, 1, 101)
-Found = dict[str, Tensor]
+Objects = dict[str, Tensor]
 
 
 def average_precisions(model: nn.Module, data: CocoPart, device: torch.device | str = "cpu") -> dict[str, float]:
-    """The six of table 2 where pycocotools imports, else `OWN_AP` alone; in points."""
+    """The six of table 2 if pycocotools imports, else only `OWN_AP`; in points."""
     try:
         coco, cocoeval, mask = (import_module(f"pycocotools.{name}") for name in ("coco", "cocoeval", "mask"))
     except (ImportError, RuntimeError, OSError):
-        return {OWN_AP: own_box_ap50((found, truth) for _, found, truth in _looked_at(model, data, device))}
+        return {OWN_AP: own_box_ap50((detected, truth) for _, detected, truth in _detections(model, data, device))}
     return _by_pycocotools(model, data, device, coco, cocoeval, mask)
 
 
-def _looked_at(model: nn.Module, data: CocoPart, device: torch.device | str) -> Iterable[tuple[int, Found, Found]]:
-    """Place, what was found and what is there, of each picture."""
+def _detections(model: nn.Module, data: CocoPart, device: torch.device | str) -> Iterable[tuple[int, Objects, Objects]]:
+    """Place, detected objects and true objects of each picture."""
     model.eval()
     for place in range(len(data)):
         image, target = data[place]
         with torch.no_grad():
-            (found,) = model([image.to(device)])
-        yield place, {name: value.cpu() for name, value in found.items()}, target
+            (detected,) = model([image.to(device)])
+        yield place, {name: value.cpu() for name, value in detected.items()}, target
 
 
 def own_box_ap50(pictures: Iterable[tuple[Mapping[str, Tensor], Mapping[str, Tensor]]]) -> float:
@@ -51,17 +51,17 @@ def own_box_ap50(pictures: Iterable[tuple[Mapping[str, Tensor], Mapping[str, Ten
     """
     scores: dict[int, list[float]] = {}
     right: dict[int, list[bool]] = {}
-    there: dict[int, int] = {}
-    for found, truth in pictures:
-        for label in {*truth["labels"].tolist(), *found["labels"].tolist()}:
+    counts: dict[int, int] = {}
+    for detected, truth in pictures:
+        for label in {*truth["labels"].tolist(), *detected["labels"].tolist()}:
             objects = truth["boxes"][truth["labels"] == label].double().numpy()
-            mine = found["labels"] == label
-            order = found["scores"][mine].argsort(descending=True)
-            boxes = found["boxes"][mine][order].double().numpy()
-            there[label] = there.get(label, 0) + len(objects)
-            scores.setdefault(label, []).extend(found["scores"][mine][order].tolist())
+            of_class = detected["labels"] == label
+            order = detected["scores"][of_class].argsort(descending=True)
+            boxes = detected["boxes"][of_class][order].double().numpy()
+            counts[label] = counts.get(label, 0) + len(objects)
+            scores.setdefault(label, []).extend(detected["scores"][of_class][order].tolist())
             right.setdefault(label, []).extend(_matches(boxes, objects))
-    values = [_area(scores[label], right[label], count) for label, count in there.items() if count]
+    values = [_area(scores[label], right[label], count) for label, count in counts.items() if count]
     return 100 * float(np.mean(values)) if values else float("nan")
 
 
@@ -98,12 +98,12 @@ def _area(scores: list[float], right: list[bool], count: int) -> float:
 def _by_pycocotools(
     model: nn.Module, data: CocoPart, device: torch.device | str, coco: Any, cocoeval: Any, mask: Any
 ) -> dict[str, float]:
-    found = []
-    for place, ours, _ in _looked_at(model, data, device):
+    detections = []
+    for place, ours, _ in _detections(model, data, device):
         for box, label, score, soft in zip(ours["boxes"], ours["labels"], ours["scores"], ours["masks"], strict=True):
             left, top, right, bottom = box.tolist()
             encoded = mask.encode(np.asfortranarray((soft[0] >= 0.5).numpy().astype(np.uint8)))
-            found.append(
+            detections.append(
                 {
                     "image_id": data.pictures[place].id,
                     "category_id": data.category_ids[int(label) - 1],
@@ -112,12 +112,12 @@ def _by_pycocotools(
                     "segmentation": {**encoded, "counts": encoded["counts"].decode()},
                 }
             )
-    if not found:  # which pycocotools does not take
+    if not detections:  # pycocotools does not take an empty list
         return dict.fromkeys(COCO_APS, 0.0)
     values: list[float] = []
-    with contextlib.redirect_stdout(io.StringIO()):  # it prints whatever it does
+    with contextlib.redirect_stdout(io.StringIO()):  # it prints every step
         truth = coco.COCO(str(data.annotations))
-        ours = truth.loadRes(found)
+        ours = truth.loadRes(detections)
         for kind in ("bbox", "segm"):
             measure = cocoeval.COCOeval(truth, ours, kind)
             measure.evaluate()

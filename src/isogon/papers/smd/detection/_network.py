@@ -15,7 +15,7 @@ Backbone = Literal["resnet50", "resnet18", "plain"]
 
 
 def torchvision_part(name: str) -> Any:
-    """The module `torchvision.NAME`; where it does not import, the sentence of why the experiment was not run."""
+    """The module `torchvision.NAME`; if it does not import, raise the reason why the experiment was not run."""
     try:
         return import_module(f"torchvision.{name}")
     # A build for another torch fails with RuntimeError, a damaged one with OSError.
@@ -28,14 +28,16 @@ def torchvision_part(name: str) -> Any:
 def build_detector(backbone: Backbone, classes: int, *, size: int) -> nn.Module:
     """A detector of `classes` (the background is one), with first weights from torch's generator.
 
-    One process sees a whole batch, so that plain batch norm has the statistics that the paper's synchronised one has.
+    One process sees a whole batch, so plain batch norm has the statistics that the paper's synchronised one has.
     `size` is the side of the pictures for the small backbones; `resnet50` takes them as published, the shorter side at
     800 pixels, the longer at 1333 at most.
     """
     detection = torchvision_part("models.detection")
     if backbone == "resnet50":
-        built: nn.Module = detection.maskrcnn_resnet50_fpn_v2(weights=None, weights_backbone=None, num_classes=classes)
-        return built
+        detector: nn.Module = detection.maskrcnn_resnet50_fpn_v2(
+            weights=None, weights_backbone=None, num_classes=classes
+        )
+        return detector
     return _small(backbone, classes, size)
 
 

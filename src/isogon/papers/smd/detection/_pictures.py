@@ -18,7 +18,7 @@ _COLOURS = {2: (230, 90, 60), 5: (60, 110, 230)}
 
 
 def write_pictures(root: Path, *, train: int, test: int, size: int, seed: int = 0) -> None:
-    """Draw `train` and `test` pictures of size×size; a part that is there already is left as it is."""
+    """Draw `train` and `test` pictures of size×size; a part that exists already stays as it is."""
     for number, (part, count) in enumerate({TRAIN: train, TEST: test}.items()):
         target = annotations_file(root, part)
         if target.exists():
@@ -33,22 +33,22 @@ def write_pictures(root: Path, *, train: int, test: int, size: int, seed: int = 
             images.append({"id": image, "file_name": name, "width": size, "height": size})
             # The first picture has no object, the last a crowd besides its own: both occur in COCO.
             objects = 0 if image == 1 else int(rng.integers(1, 4))
-            annotations += _drawn(root / part / name, size, objects, rng, image, first=len(annotations) + 1)
+            annotations += _draw_picture(root / part / name, size, objects, rng, image, first=len(annotations) + 1)
         annotations.append(_crowd(count, size, identity=len(annotations) + 1))
         categories = [{"id": identity, "name": name} for identity, name in CATEGORIES.items()]
-        # Some versions of pycocotools copy `info` unasked. Last: where the file is, the part is complete.
+        # Some versions of pycocotools require `info`. Written last: a part with this file is complete.
         lists = {"images": images, "annotations": annotations, "categories": categories}
         write_json(target, {"info": {"description": "discs and boxes on noise"}, **lists})
 
 
-def _drawn(
+def _draw_picture(
     file: Path, size: int, objects: int, rng: np.random.Generator, image: int, first: int
 ) -> list[dict[str, Any]]:
     """Write one picture; returns its annotations, whose ids start at `first`."""
     pillow = needed_package("PIL.Image", "pillow", "to draw pictures")
     drawing = needed_package("PIL.ImageDraw", "pillow", "to draw pictures")
     canvas = pillow.fromarray(rng.integers(90, 170, (size, size, 3), dtype=np.uint8))
-    found = []
+    annotations = []
     for identity in range(first, first + objects):
         category = int(rng.choice(list(CATEGORIES)))
         radius = float(rng.uniform(size / 10, size / 5))
@@ -59,7 +59,7 @@ def _drawn(
         polygon = [round(v, 2) for a in angles for v in (x + reach * math.cos(a), y + reach * math.sin(a))]
         drawing.Draw(canvas).polygon(polygon, fill=_COLOURS[category])
         left, top, right, bottom = min(polygon[::2]), min(polygon[1::2]), max(polygon[::2]), max(polygon[1::2])
-        found.append(
+        annotations.append(
             {
                 "id": identity,
                 "image_id": image,
@@ -71,7 +71,7 @@ def _drawn(
             }
         )
     canvas.save(file, quality=95)
-    return found
+    return annotations
 
 
 def _crowd(image: int, size: int, identity: int) -> dict[str, Any]:

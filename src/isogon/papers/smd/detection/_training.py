@@ -1,7 +1,7 @@
 """Training a detector under the multi-stage schedule, with or without rescaled weights, and watching its layers turn.
 
-The loop knows of the model only what torchvision's detectors promise: called with pictures and targets in training mode
-it returns losses by name, called with pictures in evaluation mode what it found in each.
+The loop uses only what torchvision's detectors promise: called with pictures and targets in training mode a model
+returns losses by name, called with pictures in evaluation mode the objects that it detects in each.
 """
 
 from __future__ import annotations
@@ -65,9 +65,9 @@ class DetectorSetting:
 
     @property
     def key(self) -> str:
-        """The same for the same trainings: speed of reading and number of seeds aside."""
-        told = {name: value for name, value in vars(self).items() if name not in ("loaders", "seeds")}
-        return hashlib.sha256(repr(sorted(told.items())).encode()).hexdigest()[:8]
+        """The same for the same trainings, whatever the speed of reading and the number of seeds."""
+        fields = {name: value for name, value in vars(self).items() if name not in ("loaders", "seeds")}
+        return hashlib.sha256(repr(sorted(fields.items())).encode()).hexdigest()[:8]
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Trained:
 
 @dataclass(frozen=True)
 class Batches:
-    """The pictures of each step from `start` to `steps`: all of them once an epoch, in an order from the seed."""
+    """The pictures of each step from `start` to `steps`: all of them once per epoch, in an order from the seed."""
 
     samples: int
     batch_size: int
@@ -114,17 +114,16 @@ def train_detector(
 ) -> Trained:
     """Train `model`, which is changed, to the end of the schedule.
 
-    With `rescaled` the invariant weights are divided by 10^(1/4) at each drop. In a `folder` the records are kept, and
-    the same call goes on from the last period of a training that was stopped there; flips and regions are then drawn
-    anew.
+    With `rescaled` the invariant weights are divided by 10^(1/4) at each drop. A `folder` gets the records; the same
+    call resumes a training that stopped there from its last period; flips and regions are then sampled again.
     """
     device = torch.device(device)
     with torch.random.fork_rng(devices=[device.index or 0] if device.type == "cuda" else []):
         torch.manual_seed(seed)
-        return _trained(model.to(device).train(), data, setting, rescaled, seed, device, folder)
+        return _train_seeded(model.to(device).train(), data, setting, rescaled, seed, device, folder)
 
 
-def _trained(
+def _train_seeded(
     model: nn.Module,
     data: CocoPart,
     setting: DetectorSetting,
@@ -135,7 +134,7 @@ def _trained(
 ) -> Trained:
     recipe = setting.recipe
     batches = Batches(len(data), recipe.batch_size, seed, 0, setting.steps)
-    example = _placed(_as_lists([data[place] for place in next(iter(batches))]), device)
+    example = _to_device(_as_lists([data[place] for place in next(iter(batches))]), device)
     scale_map = normalised_map(model, lambda copied: copied(*example))
     optimizer = torch.optim.SGD(split_groups(model, scale_map), lr=recipe.lr, momentum=recipe.momentum)
     driver = drive(optimizer, setting.schedule)
@@ -152,11 +151,11 @@ def _trained(
         sinks=[RunFolder(folder)] if folder else [],
     )
     monitor.advance(0)  # epochs are the periods of the loop below
-    step = _resumed(folder / CHECKPOINT, parts, seed, device) if folder else 0
+    step = _resume(folder / CHECKPOINT, parts, seed, device) if folder else 0
     losses: list[float] = []
     with monitor:
         for batch in _loader(data, replace(batches, start=step), setting.loaders):
-            loss = torch.stack(list(model(*_placed(batch, device)).values())).sum()
+            loss = torch.stack(list(model(*_to_device(batch, device)).values())).sum()
             losses.append(float(loss.detach()))
             if not math.isfinite(losses[-1]):
                 break
@@ -177,8 +176,8 @@ def _trained(
     return Trained(records, "finished" if step == setting.steps else "diverged")
 
 
-def _resumed(checkpoint: Path, parts: Mapping[str, Any], seed: int, device: torch.device) -> int:
-    """Put the parts back to where the checkpoint has them; the step to go on from."""
+def _resume(checkpoint: Path, parts: Mapping[str, Any], seed: int, device: torch.device) -> int:
+    """Restore the parts from the checkpoint; returns the step to resume from."""
     if not checkpoint.exists():
         return 0
     remove_leftovers(checkpoint.parent)
@@ -198,7 +197,7 @@ def _as_lists(samples: Sequence[tuple[Tensor, Target]]) -> Batch:
     return [image for image, _ in samples], [target for _, target in samples]
 
 
-def _placed(batch: Batch, device: torch.device) -> Batch:
+def _to_device(batch: Batch, device: torch.device) -> Batch:
     images, targets = batch
     moved = [{name: value.to(device) for name, value in target.items()} for target in targets]
     return [image.to(device) for image in images], moved

@@ -1,8 +1,8 @@
 """Which weights of a detector are scale-invariant: those whose output goes into a batch norm as it is.
 
-`isogon.check` exports a model, which a detector does not allow: what it does depends on what it finds. So it is watched
-at work instead. A convolution or linear layer all of whose outputs are, the same tensors, inputs of a batch norm, has
-an invariant weight by lemma 1 of Wan et al., and a bias that the norm takes away again.
+`isogon.check` exports a model, which a detector does not allow: its operations depend on what it detects. So it is
+watched while it runs. A convolution or linear layer whose outputs are all inputs of a batch norm, as the same tensors,
+has an invariant weight by lemma 1 of Wan et al., and a bias that the norm removes again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def normalised_map(model: nn.Module, work: Callable[[nn.Module], Any]) -> ScaleM
     statistics: dict[str, dict[str, tuple[float, ...]]] = {}
     for layer, norms in norms_of.items():
         for norm in norms:
-            # What a norm averages grows with the weight (and bias) that made it; nothing behind the norm does.
+            # The averages of a norm grow with the weight (and bias) before it; nothing behind the norm does.
             channels = model.get_parameter(f"{layer}.weight").shape[0]
             statistics.setdefault(norm, {})[f"{layer}.weight"] = (1.0,) * channels
     return ScaleMap(
@@ -46,16 +46,16 @@ def normalised_map(model: nn.Module, work: Callable[[nn.Module], Any]) -> ScaleM
 
 
 def _norms_after(model: nn.Module, work: Callable[[nn.Module], Any]) -> dict[str, set[str]]:
-    """Layer → the batch norms that take its output; only layers that have no output that none takes."""
+    """Layer → the batch norms that take its output; layers with an output that no norm takes are left out."""
     # Outputs are held until the end, so that no two of them have the same id.
-    made: dict[int, tuple[str, Tensor]] = {}
-    taken: dict[int, set[str]] = {}
+    outputs: dict[int, tuple[str, Tensor]] = {}
+    norms_of_input: dict[int, set[str]] = {}
 
     def leaves(layer: str, module: nn.Module, inputs: Any, output: Tensor) -> None:
-        made[id(output)] = layer, output
+        outputs[id(output)] = layer, output
 
     def enters(norm: str, module: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        taken.setdefault(id(inputs[0]), set()).add(norm)
+        norms_of_input.setdefault(id(inputs[0]), set()).add(norm)
 
     for name, module in model.named_modules():
         if isinstance(module, _LINEAR):
@@ -63,7 +63,7 @@ def _norms_after(model: nn.Module, work: Callable[[nn.Module], Any]) -> dict[str
         elif isinstance(module, _BatchNorm):
             module.register_forward_pre_hook(partial(enters, name))
     work(model)
-    found: dict[str, set[str]] = {}
-    for identity, (layer, _) in made.items():
-        found.setdefault(layer, set()).update(taken.get(identity, {""}))
-    return {layer: norms for layer, norms in found.items() if "" not in norms}
+    norms_of_layer: dict[str, set[str]] = {}
+    for identity, (layer, _) in outputs.items():
+        norms_of_layer.setdefault(layer, set()).update(norms_of_input.get(identity, {""}))
+    return {layer: norms for layer, norms in norms_of_layer.items() if "" not in norms}
