@@ -9,7 +9,7 @@ import pandas as pd
 
 from isogon.papers.reproduction._experiment import Options
 from isogon.papers.reproduction._fingerprint import code_fingerprint
-from isogon.papers.reproduction._provenance import Source, command_with_seeds, place_of, provenance_of
+from isogon.papers.reproduction._provenance import Source, place_of, provenance_of
 from isogon.papers.reproduction._results import Reproduction, plain_table
 
 #: the columns that distinguish the rows of different calls of `compute`
@@ -47,7 +47,7 @@ def merge(new: Reproduction, old: Reproduction) -> Reproduction:
     table = _join([old_computed, new_computed, *(frame for frame in frames if frame is not None)])
     missing = () if len(old_computed) or len(new_computed) else new.made["missing"]
     options = _join_options(old.options, new.options)
-    made = provenance_of(command_with_seeds(new.made["command"], options), [*computed, *sources], missing)
+    made = provenance_of(new.made["command"], [*computed, *sources], missing)
     return Reproduction(new.experiment, options, table, made, (*computed, *sources))
 
 

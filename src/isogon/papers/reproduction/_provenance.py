@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import platform
-import re
 import shlex
 import time
 from collections.abc import Mapping, Sequence
@@ -89,15 +88,6 @@ def command_of(identity: str, options: Options, *, engine: str, device: str) -> 
     }
     flags = (f"--{name} {shlex.quote(value)}" for name, value in values.items() if value)
     return " ".join([f"isogon reproduce {identity}", *flags])
-
-
-def command_with_seeds(command: str, options: Options) -> str:
-    """The command for the seeds of `options` from 0 on, from one that was for the last of them.
-
-    >>> command_with_seeds("isogon reproduce la/fig2 --seeds 2 --first-seed 2 --engine lanes", Options(seeds=4))
-    'isogon reproduce la/fig2 --seeds 4 --engine lanes'
-    """
-    return re.sub(r"--seeds \d+ --first-seed \d+", f"--seeds {options.seeds}", command)
 
 
 def source_of(labels: Mapping[str, Label], config: Config, run: Run | None, command: str) -> Source:
