@@ -79,13 +79,14 @@ def test_the_norm_settles_where_the_theorems_say(optimizer, lr, wd, momentum):
 
 @pytest.mark.parametrize(
     ("optimizer", "lr", "wd", "momentum", "power"),
-    [("sgd", 0.1, 0.02, 0.0, 4), ("sgd", 0.1, 0.002, 0.9, 4), ("adamw", 0.005, 0.1, 0.9, 2)],
+    [("sgd", 0.1, 0.02, 0.0, 4), ("sgd", 0.1, 0.001, 0.9, 4), ("adamw", 0.005, 0.1, 0.9, 2)],
 )
 def test_the_norm_approaches_at_the_stated_rate(optimizer, lr, wd, momentum, power):
     args = {"lr": lr, "weight_decay": wd, "momentum": momentum}
     star = equilibrium.equilibrium_norm(optimizer, **args, unit_grad_sq=1.0, parameters=2000)
     # a short second moment, which keeps up with a norm that still moves
-    # The mean of eight runs: the noise of a single one may bend the rate by 6 %.
+    # The mean of eight runs: the noise of a single one may bend the rate by 6 %. The rate is that of small x': with
+    # momentum 0.9 it is off by 5 % at x' = 0.002 and by 2.3 % at the 0.001 of here (128 runs), ± 0.2 % for eight.
     options = {"lr": lr, "wd": wd, "momentum": momentum, "beta2": 0.97, "norm": 1.5 * star, "steps": 900}
     norms = np.mean([run(optimizer, **options, seed=seed)[0] for seed in range(8)], axis=0)
     away = norms ** (power / 2) / star**power - 1

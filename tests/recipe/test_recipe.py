@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import sys
 
 import pytest
 from hypothesis import assume, given
@@ -49,7 +50,10 @@ def test_a_transfer_keeps_the_tuning_factor(recipe, changed, solve):
         return
     rounded = any("rounded" in warning for warning in moved.warnings)
     if not rounded:
-        assert moved.recipe.tuning_factor == pytest.approx(recipe.tuning_factor, rel=1e-12)
+        # A momentum near 1 has few digits left in 1 − μ.
+        momenta = [1 - case.momentum for case in (recipe, moved.recipe) if case.momentum is not None]
+        rel = 1e-12 + 4 * sys.float_info.epsilon / min(momenta, default=1.0)
+        assert moved.recipe.tuning_factor == pytest.approx(recipe.tuning_factor, rel=rel)
     for name, value in changed.items():
         assert getattr(moved.recipe, name) == value
     untouched = {"lr", "weight_decay", "momentum", "batch_size", "samples", "epochs"} - {solve, *changed}
