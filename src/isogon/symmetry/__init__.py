@@ -1,13 +1,18 @@
-"""Which weights of a model are scale-invariant: `check(model, *inputs)` tells, and never changes the model."""
+"""Which weights of a model have no scale: `check(model, *inputs)`; which groups of them: `symmetries(model, *inputs)`.
+
+Neither changes the model."""
 
 from __future__ import annotations
 
-from isogon.symmetry._check import DisagreementWarning, ExportError, check, unwrapped
+from isogon.symmetry._check import check
 from isogon.symmetry._degree import NOT_HOMOGENEOUS, UNKNOWN, Degree
 from isogon.symmetry._operation import Operation
 from isogon.symmetry._probe import Measurement, measure
 from isogon.symmetry._scale_map import Break, Disagreement, ScaleMap
+from isogon.symmetry._scalings import DisagreementWarning, Part
 from isogon.symmetry._state import State
+from isogon.symmetry._symmetries import Symmetries, symmetries
+from isogon.symmetry._trace import ExportError, unwrapped
 from isogon.symmetry.rules import register_rule, remove_rule
 
 __all__ = [
@@ -20,11 +25,14 @@ __all__ = [
     "ExportError",
     "Measurement",
     "Operation",
+    "Part",
     "ScaleMap",
     "State",
+    "Symmetries",
     "check",
     "measure",
     "register_rule",
     "remove_rule",
+    "symmetries",
     "unwrapped",
 ]

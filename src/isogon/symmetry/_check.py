@@ -8,32 +8,23 @@ within a group, a ReLU behind which only one side of a PReLU is left. `check(...
 
 from __future__ import annotations
 
-import copy
-import io
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, redirect_stderr
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import torch
 from torch import nn
 
-from isogon.errors import ArgumentError, IsogonError
+from isogon.errors import ArgumentError
 from isogon.symmetry import _state as st
 from isogon.symmetry._degree import ANY, NOT_HOMOGENEOUS, TOLERANCE, UNKNOWN, Degree
 from isogon.symmetry._graph import feeders
 from isogon.symmetry._interpret import Output, Walk
 from isogon.symmetry._probe import INVARIANT, NOT_INVARIANT, Measurement, measure
 from isogon.symmetry._scale_map import JOINT, Break, Disagreement, ScaleMap
-
-
-class ExportError(IsogonError):
-    """A model that torch.export cannot turn into a graph."""
-
-
-class DisagreementWarning(UserWarning):
-    """The numerical oracle contradicts a static answer: a bug in a rule, worth reporting."""
+from isogon.symmetry._scalings import DisagreementWarning
+from isogon.symmetry._trace import Traced, trace
 
 
 def check(model: nn.Module, *inputs: Any, kwargs: Mapping[str, Any] | None = None, verify: bool = False) -> ScaleMap:
@@ -42,84 +33,28 @@ def check(model: nn.Module, *inputs: Any, kwargs: Mapping[str, Any] | None = Non
     `inputs` and `kwargs` are an example of what the model is called with. `verify` measures every answer numerically as
     well and warns where the two disagree. The model is not changed.
     """
-    if not isinstance(model, nn.Module):
-        raise ArgumentError("model", "a torch.nn.Module", model, "give the module itself")
-    model = unwrapped(model)
-    named = dict(kwargs or {})
-    program = _exported(model, inputs, named)
-    aliases: dict[str, list[str]] = {}
-    owner: dict[int, str] = {}
-    for name, tensor in model.named_parameters(remove_duplicate=False):
-        aliases.setdefault(owner.setdefault(id(tensor), name), []).append(name)
-    trainable = {n: p for n, p in model.named_parameters() if p.requires_grad and p.numel()}
-    walk = Walk(
-        names=tuple(trainable),
-        tensors={**dict(model.named_buffers(remove_duplicate=False)), **dict(model.named_parameters())},
-        first_names={alias: name for name, group in aliases.items() for alias in group},
-    )
-    outputs = walk.run(program, inputs, named)
+    traced = trace(model, inputs, kwargs or {})
+    walk = Walk(names=tuple(traced.trainable), tensors=traced.tensors, first_names=traced.first_names)
+    outputs = walk.run(traced.program, traced.inputs, traced.kwargs)
     if not outputs:
         raise ArgumentError(
-            "model", "a module that returns a floating-point tensor", type(model).__name__, "return logits or a loss"
+            "model", "a module that returns a floating-point tensor", traced.name, "return logits or a loss"
         )
-    found = _Answers(walk, outputs)
+    answers = _Answers(walk, outputs)
     rows = {JOINT: 0, **{name: row + 1 for row, name in enumerate(walk.names)}}
-    degrees = {name: found.degree(row) for name, row in rows.items()}
+    degrees = {name: answers.degree(row) for name, row in rows.items()}
     scale_map = ScaleMap(
-        model=type(model).__name__,
+        model=traced.name,
         joint=degrees.pop(JOINT),
         alone=degrees,
-        explanations={name: found.explain(name, row) for name, row in rows.items()},
-        shapes={n: tuple(p.shape) for n, p in trainable.items()},
-        aliases={n: tuple(aliases[n][1:]) for n in trainable if len(aliases[n]) > 1},
-        assumptions=found.assumptions(),
-        breaks=found.breaks(),
-        statistics=found.statistics(rows),
+        explanations={name: answers.explain(name, row) for name, row in rows.items()},
+        shapes={name: tuple(parameter.shape) for name, parameter in traced.trainable.items()},
+        aliases=traced.aliases,
+        assumptions=(*traced.notes, *answers.assumptions()),
+        breaks=answers.breaks(),
+        statistics=answers.statistics(rows),
     )
-    return _verified(scale_map, model, inputs, named) if verify else scale_map
-
-
-def unwrapped(model: nn.Module) -> nn.Module:
-    """The model inside the wrappers of torch.compile, DataParallel and DistributedDataParallel."""
-    while True:
-        inner = getattr(model, "_orig_mod", None)
-        if inner is None and isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
-            inner = model.module
-        if not isinstance(inner, nn.Module):
-            return model
-        model = inner
-
-
-@contextmanager
-def _untouched_rng() -> Iterator[None]:
-    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
-    with torch.random.fork_rng(devices=devices):
-        yield
-
-
-def _structural_copy(model: nn.Module) -> nn.Module:
-    """A copy of the modules that shares every tensor, so that tracing leaves nothing in the model's attributes."""
-    memo: dict[int, Any] = {id(t): t for t in [*model.parameters(), *model.buffers()]}
-    try:
-        return copy.deepcopy(model, memo)
-    except Exception:
-        # Some modules cannot be copied (they hold locks or streams); export is careful with them as well.
-        return model
-
-
-def _exported(model: nn.Module, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.export.ExportedProgram:
-    try:
-        # A failing export prints the half-made graph; its message alone is what a reader can use.
-        with _untouched_rng(), warnings.catch_warnings(), redirect_stderr(io.StringIO()):
-            warnings.simplefilter("ignore")
-            return torch.export.export(_structural_copy(model), inputs, kwargs, strict=False)
-    except Exception as error:
-        first = next((line.strip() for line in str(error).splitlines() if line.strip()), "no message")
-        raise ExportError(
-            f"torch.export cannot export {type(model).__name__} with these inputs "
-            f"({type(error).__name__}: {first[:300]}): check that the inputs fit the model and that its control flow "
-            "does not depend on values."
-        ) from error
+    return _verify(scale_map, traced) if verify else scale_map
 
 
 class _Answers:
@@ -189,36 +124,36 @@ class _Answers:
 
     def breaks(self) -> tuple[Break, ...]:
         """Where the joint question breaks, in the order of the graph."""
-        found = {}
+        breaks: dict[tuple[str, str], Break] = {}
         nodes = {node.name: node for node in self.walk.live}
         at_outputs = [int(n) for out in self.outputs for n in out.state.reason[0][out.state.reason[0] >= 0]]
         for number in [*self.walk.joint_breaks, *at_outputs, *self._running(0)]:
             r = self.book.get(number)
-            if (r.node, r.kind) not in found:
+            if (r.node, r.kind) not in breaks:
                 named = tuple(operand.label for operand in r.operands if operand.label)
                 before = feeders(nodes[r.node]) if r.node in nodes else ()
-                found[r.node, r.kind] = Break(r.kind, r.node, r.op, r.module, r.sentence(0), r.cure, named, before)
+                breaks[r.node, r.kind] = Break(r.kind, r.node, r.op, r.module, r.sentence(0), r.cure, named, before)
         for out in self.outputs:
             values = out.state.degree[0]
             varying = sorted({float(v) for v in values[np.isfinite(values)] if abs(v) > TOLERANCE})
             if varying:
                 words = f"the output of {out.op.place} has degree {_listed(varying)}"
-                found[out.op.node, "output"] = Break(
+                breaks[out.op.node, "output"] = Break(
                     "output", out.op.node, out.op.name, out.op.module, words, OUTPUT_CURE
                 )
         order = {name: i for i, name in enumerate(self.walk.order)}
-        return tuple(sorted(found.values(), key=lambda b: order.get(b.node, len(order))))
+        return tuple(sorted(breaks.values(), key=lambda b: order.get(b.node, len(order))))
 
     def statistics(self, rows: Mapping[str, int]) -> dict[str, dict[str, tuple[float, ...]]]:
         """For each module with running statistics and each source the degree of its input, channel by channel."""
-        found = {}
+        degrees = {}
         for module, state in self.book.averaged.items():
             on_channels = state.dim == 1 or state.runs == 1
             degree = st.per_channel(state, state.shape[1])[0] if on_channels else state.degree * np.nan
-            found[module] = {
+            degrees[module] = {
                 name: tuple(degree[row].tolist()) for name, row in rows.items() if (degree[row] != 0).any()
             }
-        return found
+        return degrees
 
     def assumptions(self) -> tuple[str, ...]:
         groups: dict[tuple[str, float], list[str]] = {}
@@ -233,7 +168,7 @@ class _Answers:
         return (*lines, *self.book.notes)
 
 
-OUTPUT_CURE = "Normalise without trainable affine after it and freeze what follows, the classifier say."
+OUTPUT_CURE = "Normalise without trainable affine after it and freeze what follows, for example the classifier."
 
 
 def _listed(numbers: list[float]) -> str:
@@ -253,25 +188,23 @@ def _without_effect(measured: Measurement) -> bool:
     return measured.radial == 0 and measured.deviation == 0
 
 
-def _verified(scale_map: ScaleMap, model: nn.Module, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> ScaleMap:
+def _verify(scale_map: ScaleMap, traced: Traced) -> ScaleMap:
     """The map with what the oracle measured, and a warning for every contradiction."""
-    from dataclasses import replace
-
     static = {JOINT: scale_map.verdict, **{name: degree.verdict for name, degree in scale_map.alone.items()}}
     try:
-        found = measure(model, *inputs, kwargs=kwargs, expected=static)
-        doubtful = [n for n, m in found.items() if static[n] == NOT_INVARIANT and m.verdict == INVARIANT]
+        measured = measure(traced.model, *traced.inputs, kwargs=traced.kwargs, expected=static)
+        doubtful = [n for n, m in measured.items() if static[n] == NOT_INVARIANT and m.verdict == INVARIANT]
         # Perhaps a small constant matters that is no ε, or the weights sit where every ReLU is linear: look again.
         for again in ({"small": False}, {"noise": 1.0, "seed": 1}, {"noise": 3.0, "seed": 2}) if doubtful else ():
-            other = measure(model, *inputs, kwargs=kwargs, expected=static, **again)
-            found.update({name: other[name] for name in doubtful if other[name].verdict != INVARIANT})
+            other = measure(traced.model, *traced.inputs, kwargs=traced.kwargs, expected=static, **again)
+            measured.update({name: other[name] for name in doubtful if other[name].verdict != INVARIANT})
     except Exception as error:
         return replace(scale_map, verification=f"could not be verified numerically ({type(error).__name__}: {error})")
     opposite = {INVARIANT: NOT_INVARIANT, NOT_INVARIANT: INVARIANT}
     corner = any("±1" in sentence for sentence in scale_map.assumptions)
     disagreements = tuple(
         Disagreement(name, static[name], m.verdict, m.radial, m.deviation)
-        for name, m in found.items()
+        for name, m in measured.items()
         if m.verdict == opposite.get(static[name]) and not (m.verdict == INVARIANT and (corner or _without_effect(m)))
     )
     if disagreements:
@@ -284,6 +217,6 @@ def _verified(scale_map: ScaleMap, model: nn.Module, inputs: tuple[Any, ...], kw
     return replace(
         scale_map,
         disagreements=disagreements,
-        measured={name: m.verdict for name, m in found.items()},
+        measured={name: m.verdict for name, m in measured.items()},
         verification="verified numerically in double precision",
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -46,6 +46,8 @@ class Walk:
     reached: set[str] = field(default_factory=set)  # parameters that some output depends on
     live: set[fx.Node] = field(default_factory=set)
     order: list[str] = field(default_factory=list)  # names of the nodes as they were judged
+
+    operation_type: ClassVar[type[Operation]] = Operation
 
     @property
     def sources(self) -> int:
@@ -96,16 +98,30 @@ class Walk:
         if blank is None:
             return None
         if spec.kind == InputKind.PARAMETER and name in self.names:
-            row = self.names.index(name) + 1
             if node in self.live:
                 self.reached.add(name)
-            degree = blank.degree.copy()
-            degree[[0, row]] = 1.0
-            return blank.with_(degree=degree, free=True)
+            return self._trainable(blank, name)
         if graph.is_written(node):
             return blank
         tensor = self.tensors.get(name, program.constants.get(spec.target))
         return _with_facts(blank, tensor) if isinstance(tensor, torch.Tensor) else blank
+
+    def _trainable(self, blank: State, name: str) -> State:
+        """A parameter: degree 1 under all together and under itself alone."""
+        degree = blank.degree.copy()
+        degree[[0, self.names.index(name) + 1]] = 1.0
+        return blank.with_(degree=degree, free=True)
+
+    def record(self, node: fx.Node, op: Operation, states: list[State], result: Any) -> None:
+        """Note where the joint question breaks, and where each source's degree becomes 0."""
+        self.order.append(node.name)
+        for out in _as_list(result):
+            if node in self.live:
+                for number in out.reason[0][out.reason[0] >= 0]:
+                    self.joint_breaks.setdefault(int(number))
+            for x in states:
+                for row in np.flatnonzero(out.fixed & ~x.fixed):
+                    self.absorbed.setdefault(int(row), op.place)
 
 
 def _maker(node: fx.Node) -> fx.Node:
@@ -185,10 +201,10 @@ class _Pass:
             self.env[node] = self._region(node, op, args, states)
             return
         if not op.shapes:  # an assertion, or plain numbers
-            self.env[node] = _number(op, states, node)
+            self.env[node] = None if node.meta.get("val") is None else _number(op, states, node)
             return
         result = self.env[node] = _judged(op, args, kwargs, states, isinstance(node.meta.get("val"), list | tuple))
-        self._record(node, op, states, result)
+        self.walk.record(node, op, states, result)
         target = graph.written_argument(node)
         if target is not None:
             twins = self.twins.setdefault(target, {target})
@@ -204,7 +220,7 @@ class _Pass:
         value = node.meta.get("val")
         values = [v for v in (value if isinstance(value, list | tuple) else [value]) if isinstance(v, torch.Tensor)]
         asks = graph.short_name(node) in _ASK_ABOUT_USES
-        return Operation(
+        return self.walk.operation_type(
             name=str(node.target),
             node=node.name,
             module=module,
@@ -236,17 +252,6 @@ class _Pass:
                 self._write(op, outer_node, part.env[inner_node])
         return results
 
-    def _record(self, node: fx.Node, op: Operation, states: list[State], result: Any) -> None:
-        """Note where the joint question breaks, and where each source's degree becomes 0."""
-        self.walk.order.append(node.name)
-        for out in result if isinstance(result, list) else [result]:
-            if node in self.walk.live:
-                for number in out.reason[0][out.reason[0] >= 0]:
-                    self.walk.joint_breaks.setdefault(int(number))
-            for x in states:
-                for row in np.flatnonzero(out.fixed & ~x.fixed):
-                    self.walk.absorbed.setdefault(int(row), op.place)
-
     def _write(self, op: Operation, target: fx.Node, new: Any) -> None:
         """Give `target` its new value, and what shares memory with it a state that holds for old and new elements."""
         if not isinstance(new, State):
@@ -257,9 +262,12 @@ class _Pass:
                 self.env[node] = new
             elif node in self.env:
                 old = self.env[node]
-                self.env[node] = (
-                    [_overlaid(op, x, new) for x in old] if isinstance(old, list) else _overlaid(op, old, new)
-                )
+                states = [op.overlay(x, new) if isinstance(x, State) else x for x in _as_list(old)]
+                self.env[node] = states if isinstance(old, list) else states[0]
+
+
+def _as_list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
 
 
 def _judged(op: Operation, args: Any, kwargs: dict[str, Any], states: list[State], several: bool) -> Any:
@@ -272,8 +280,7 @@ def _judged(op: Operation, args: Any, kwargs: dict[str, Any], states: list[State
         except Exception as error:
             why = f"the rule for {op.name} failed ({type(error).__name__}: {error})".replace("{", "(").replace("}", ")")
         else:
-            found = result if isinstance(result, list) else [result]
-            if several == isinstance(result, list) and [x.shape for x in found] == op.shapes:
+            if several == isinstance(result, list) and [x.shape for x in _as_list(result)] == op.shapes:
                 return result
             why = f"the rule for {op.name} gives results of another shape"
     unknown = [replace(op, shapes=[shape]).unknown(*states, why=why) for shape in op.shapes]
@@ -286,29 +293,3 @@ def _number(op: Operation, states: list[State], node: fx.Node) -> Any:
         return node.meta.get("val")
     number = replace(op, shapes=[()])
     return number.scalar(states[0]) if op.short in ("item", "_local_scalar_dense") else number.unknown(*states)
-
-
-def _overlaid(op: Operation, old: Any, new: State) -> Any:
-    """A tensor some elements of which (perhaps none, perhaps all) now come from `new`."""
-    if not isinstance(old, State):
-        return old
-    flat = op.flatten_runs(new)
-    degree = np.stack(np.broadcast_arrays(old.degree, flat.degree), axis=-1)
-    reason = np.stack(np.broadcast_arrays(old.reason, flat.reason), axis=-1)
-    words = f"{op.place} writes {{1}} in place into a part of {{0}}"
-    number = op.unsure("alias", words, old, new, cure="write it without in-place operations")
-    joined, why = st.sum_degrees(
-        degree, np.where(np.isnan(degree), st.worse(reason, np.asarray(number)), reason), number
-    )
-    full = st.nontrivial(old.shape)
-    return st.merge_runs(
-        old.plain().with_(
-            degree=joined,
-            reason=why,
-            shift=np.where(old.shifted | new.shifted, st.HAS_SHIFT | full, 0),
-            shift_reason=np.where(old.shifted | new.shifted, number, st.NO_REASON),
-            ray=np.where(np.isnan(joined).any(axis=1), full, 0),
-            varies=full,
-            nonneg=old.nonneg and new.nonneg,
-        )
-    )

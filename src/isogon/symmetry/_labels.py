@@ -19,7 +19,11 @@ def follow_runs(x: State, shape: Sequence[int], run: Run) -> tuple[int, npt.NDAr
     """Where the runs of `x` go: the dimension, and the run of each channel there; None if they spread over several."""
     if np.prod(x.shape) > LARGEST:
         return None
-    labels = torch.repeat_interleave(torch.arange(x.runs, dtype=torch.int16), torch.tensor(x.sizes))
+    # Runs of the same degrees have one label: then those of interleaved heads can be followed, too.
+    columns = np.concatenate([x.degree, x.reason])
+    _, first, same = np.unique(columns, axis=1, return_index=True, return_inverse=True)
+    runs = torch.from_numpy(first[same.reshape(-1)].astype(np.int16))
+    labels = torch.repeat_interleave(runs, torch.tensor(x.sizes))
     view = [-1 if i == x.dim else 1 for i in range(x.ndim)]
     try:
         moved = run(labels.view(view).expand(x.shape).contiguous())

@@ -108,6 +108,28 @@ class Operation(Doubts):
         even = float(exponent).is_integer() and int(exponent) % 2 == 0
         return x.plain().with_(degree=degree, nonneg=x.nonneg or even, square_of=root)
 
+    def logarithm(self, x: State) -> State:
+        """log(c^d · A) = log A + d · log c: degree 0 with a shift, which a softmax or a mean removes."""
+        source, x = x, self.settle(x)
+        moves = np.isfinite(x.degree) & (np.abs(x.degree) > TOLERANCE)
+        moving, everywhere = moves.any(axis=1), moves.all(axis=1)
+        number = st.NO_REASON
+        if moving.any():
+            number = self.book.marked(self.broken("activation", f"{self.place} turns {{0}} into a shift", x), "logged")
+        along = 1 << x.dim if x.runs > 1 else 0
+        reason = self.in_doubt(x, x.broken & (x.ray != x.varies), f"{self.place} may turn {{0}} into a shift")
+        out = st.merge_runs(
+            x.plain().with_(
+                degree=np.where(np.isnan(x.degree), np.nan, 0.0),
+                reason=reason,
+                shift=np.where(moving, st.HAS_SHIFT | along, 0),
+                sure=np.where(moving, np.where(everywhere, st.HAS_SHIFT, 0) | np.where(x.uneven, along, 0), 0),
+                shift_reason=np.where(moving, number, st.NO_REASON),
+                nonneg=False,
+            )
+        )
+        return self.logged(out, source)
+
     def require_zero(self, x: State, what: str = "", cure: str = ACTIVATION_CURE, **facts: Any) -> State:
         """A function that is homogeneous only where its input does not change with the scale: 0 → 0."""
         x = self.settle(x)
@@ -254,8 +276,7 @@ class Operation(Doubts):
         a, b = self.align(self.state(first), self.state(second))
         a, b = self.picked(a) if may_mask(b) else a, self.picked(b) if may_mask(a) else b
         a, b = self.weighted(a, b), self.weighted(b, a)
-        both = a.shifted & b.shifted
-        a, b = self.settle(a, rows=both), b.unshifted(both)
+        a, b = self.settle_both(a, b)
         da, ra, db, rb, dim, sizes = st.common_runs(a, b, a.dim, b.dim)
         zero = np.isposinf(da) | np.isposinf(db)
         with np.errstate(invalid="ignore"):
@@ -277,8 +298,14 @@ class Operation(Doubts):
                 value=a.value * b.value if a.value is not None and b.value is not None else None,
                 turned=a.turned ^ b.turned ^ ((a.value or 0) < 0) ^ ((b.value or 0) < 0),
                 floating=self.floating,
+                pending=st.join_pending(a, b),
             )
         )
+
+    def settle_both(self, a: State, b: State) -> tuple[State, State]:
+        """Both factors of a product: where both have a shift, the product has a part that is neither's."""
+        both = a.shifted & b.shifted
+        return self.settle(a, rows=both), b.unshifted(both)
 
     def divide(self, numerator: Any, denominator: Any) -> State:
         """a / b: (d₁, d₂) → d₁ − d₂."""
@@ -390,6 +417,29 @@ class Operation(Doubts):
         found = follow_runs(x, shape, run)
         if found is None:
             flat = self.flatten_runs(x)
-            return out.with_(degree=flat.degree, reason=flat.reason, dim=0, sizes=())
+            return out.with_(degree=flat.degree, reason=flat.reason, dim=0, sizes=(), pending=flat.pending)
         dim, labels = found
         return st.from_channels(out, x.degree[:, labels], x.reason[:, labels], dim)
+
+    def overlay(self, old: State, new: State) -> State:
+        """A tensor some elements of which (perhaps none, perhaps all) now come from `new`."""
+        flat = self.flatten_runs(new)
+        degree = np.stack(np.broadcast_arrays(old.degree, flat.degree), axis=-1)
+        reason = np.stack(np.broadcast_arrays(old.reason, flat.reason), axis=-1)
+        words = f"{self.place} writes {{1}} in place into a part of {{0}}"
+        number = self.unsure("alias", words, old, new, cure="write it without in-place operations")
+        joined, why = st.sum_degrees(
+            degree, np.where(np.isnan(degree), st.worse(reason, np.asarray(number)), reason), number
+        )
+        full = st.nontrivial(old.shape)
+        return st.merge_runs(
+            old.plain().with_(
+                degree=joined,
+                reason=why,
+                shift=np.where(old.shifted | new.shifted, st.HAS_SHIFT | full, 0),
+                shift_reason=np.where(old.shifted | new.shifted, number, st.NO_REASON),
+                ray=np.where(np.isnan(joined).any(axis=1), full, 0),
+                varies=full,
+                nonneg=old.nonneg and new.nonneg,
+            )
+        )

@@ -180,31 +180,40 @@ class Oracle:
 
     def radial(self) -> dict[str, float]:
         """|⟨w, ∇⟨r, f⟩⟩| / ‖f‖ for every parameter, the larger of two random r; the joint one from their sum."""
+        largest = dict.fromkeys([JOINT, *self.parameters], 0.0)
+        for tensors in self.products(2):
+            products = {name: float(product.sum()) for name, product in tensors.items()}
+            for name, product in {JOINT: math.fsum(products.values()), **products}.items():
+                largest[name] = max(largest[name], abs(product), key=lambda x: (math.isnan(x), x))
+        return largest
+
+    def products(self, count: int, seed: int = 1) -> Iterator[dict[str, Tensor]]:
+        """w ⊙ ∇⟨r, f⟩ / ‖f‖ for every parameter that has a gradient, for `count` random r."""
         with torch.enable_grad():
             outputs = self.outputs()
-            generator = torch.Generator().manual_seed(1)
-            largest = dict.fromkeys([JOINT, *self.parameters], 0.0)
-            for _ in range(2):
+            generator = torch.Generator().manual_seed(seed)
+            for _ in range(count):
                 total: Any = 0.0
                 for f in outputs:
                     r = (torch.randint(0, 2, f.shape, generator=generator) * 2 - 1).to(f.device, torch.float64)
                     size = float(_finite(f.detach()).norm()) or 1.0
                     total = total + (_finite(f).double() * r).sum() / size
                 if not isinstance(total, Tensor) or not total.requires_grad:
-                    return largest
+                    return
                 gradients = torch.autograd.grad(
                     total, list(self.parameters.values()), retain_graph=True, allow_unused=True
                 )
-                products = {
-                    name: 0.0 if g is None else float((p.detach() * g).sum())
+                yield {
+                    name: p.detach() * g
                     for (name, p), g in zip(self.parameters.items(), gradients, strict=True)
+                    if g is not None
                 }
-                for name, product in {JOINT: math.fsum(products.values()), **products}.items():
-                    largest[name] = max(largest[name], abs(product), key=lambda x: (math.isnan(x), x))
-        return largest
 
-    def deviation(self, *scales: Mapping[str, float]) -> float:
-        """The largest ‖f(c·w) − f(w)‖ / ‖f(w)‖ over outputs and `scales`, each with a factor c per parameter."""
+    def deviation(self, *scales: Mapping[str, float | Tensor]) -> float:
+        """The largest ‖f(c·w) − f(w)‖ / ‖f(w)‖ over outputs and `scales`, each with a factor c per parameter.
+
+        A factor may be a tensor, one c for each slice of the parameter.
+        """
         before = {name: self.parameters[name].detach().clone() for factors in scales for name in factors}
         largest = 0.0
         with torch.no_grad():
@@ -249,7 +258,7 @@ def _finite(x: Tensor) -> Tensor:
     return torch.where(torch.isfinite(x), x, torch.zeros_like(x))
 
 
-def _judge(value: float, rounded: bool) -> str:
+def judge(value: float, rounded: bool) -> str:
     """Zero, clearly not zero, or in between: the gap is wide in double precision, wider where float32 comes in."""
     low, high = (1e-5, 1e-3) if rounded else (1e-8, 1e-6)
     if math.isnan(value):
@@ -276,14 +285,14 @@ def measure(
     oracle = Oracle(model, inputs, kwargs or {}, small=small, noise=noise, seed=seed)
     blind = oracle.is_blind()
     radial = oracle.radial()
-    judged = {name: _judge(value, oracle.rounded) for name, value in radial.items()}
+    judged = {name: judge(value, oracle.rounded) for name, value in radial.items()}
     sure = {name for name, verdict in judged.items() if expected is not None and verdict == expected.get(name)}
     if judged[JOINT] == INVARIANT:
         sure.discard(JOINT)
     # Gradients do not see what is detached. Where each is invariant alone, so are all under factors of their own.
     still = [name for name in oracle.parameters if name in sure and judged[name] == INVARIANT]
     apart = [{name: FACTORS[(i + k) % len(FACTORS)] for i, name in enumerate(still)} for k in (0, 1)]
-    if still and _judge(oracle.deviation(*apart), oracle.rounded) != INVARIANT:
+    if still and judge(oracle.deviation(*apart), oracle.rounded) != INVARIANT:
         sure -= set(still)
     found: dict[str, Measurement] = {}
     for name, verdict in judged.items():
@@ -291,6 +300,6 @@ def measure(
         if name not in sure:
             names = list(oracle.parameters) if name == JOINT else [name]
             deviation = oracle.deviation(*(dict.fromkeys(names, factor) for factor in FACTORS))
-            verdict = _judge(deviation, oracle.rounded)
+            verdict = judge(deviation, oracle.rounded)
         found[name] = Measurement(radial[name], deviation, INCONCLUSIVE if blind else verdict)
     return found

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +35,18 @@ Bools = npt.NDArray[np.bool_]
 NO_REASON = -1
 UNKNOWN_BASE = 1 << 40  # numbers of "unknown" reasons start here, those of "not homogeneous" below
 HAS_SHIFT = 1 << 61
+#: a linear form in the unknown powers: (row, coefficient) of what is not zero
+Form = tuple[tuple[int, float], ...]
+
+
+class Pending(NamedTuple):
+    """A form that a shift asks for unless it is removed."""
+
+    form: Form
+    row: int  # of `State.shift`, where the dimensions of this shift are
+    owner: Form = ()  # the form of the channels that have the shift, where these are known
+
+
 EVERY_DIM = HAS_SHIFT - 1
 INFINITE = 1e30  # masks hold the most negative number of their type where they mean -∞
 
@@ -130,6 +142,7 @@ class State:
     square_of: State | None = None  # it is the square of that tensor
     stochastic: int = 0  # it sums to 1 along this dimension, given as a mask: attention weights
     floating: bool = True
+    pending: tuple[Pending, ...] = ()  # linear forms that must vanish where the shift is not removed (see _forms.py)
 
     @property
     def sources(self) -> int:
@@ -310,6 +323,11 @@ def one_shift(a: State, b: State) -> Bools:
     """
     both = a.shifted & b.shifted
     return both if both[1:].any() else np.zeros_like(both)
+
+
+def join_pending(*states: State) -> tuple[Pending, ...]:
+    """The forms that belong to the shifts of any of the states, each once."""
+    return tuple(dict.fromkeys(entry for state in states for entry in state.pending if state.shift[entry.row]))
 
 
 def sure_times(x: State, factor: State) -> Ints:

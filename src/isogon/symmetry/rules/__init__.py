@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from isogon.symmetry.rules import _contract, _create, _norm, _pointwise, _reduce, _shape
+from isogon.symmetry.rules import _contract, _create, _norm, _pointwise, _recurrent, _reduce, _shape
 from isogon.symmetry.rules._registry import find_rule, register_rule, remove_rule
 
 #: every module whose rules are registered; a new one is added here
-MODULES = (_contract, _create, _norm, _pointwise, _reduce, _shape)
+MODULES = (_contract, _create, _norm, _pointwise, _recurrent, _reduce, _shape)
 
 __all__ = ["MODULES", "find_rule", "register_rule", "remove_rule"]

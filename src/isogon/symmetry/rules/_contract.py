@@ -30,8 +30,7 @@ def contract(
         b = b if lb[b.dim] in out else op.mix(b)
         b = op.flatten_runs(b) if a.runs > 1 else b
     a, b = op.weighted(a, b), op.weighted(b, a)
-    both = a.shifted & b.shifted
-    a, b = op.settle(a, rows=both), b.unshifted(both)
+    a, b = op.settle_both(a, b)
     da, ra, db, rb, _, sizes = st.common_runs(a, b, 0, 0)
     tracked = la[a.dim] if a.runs > 1 else lb[b.dim] if b.runs > 1 else None
     zero = np.isposinf(da) | np.isposinf(db)
@@ -57,6 +56,7 @@ def contract(
         sizes=sizes,
         nonneg=a.nonneg and b.nonneg,
         floating=op.floating,
+        pending=st.join_pending(a, b),
     )
     if tracked is None:
         return result
@@ -122,6 +122,17 @@ def matmul(op: Operation, self: State, other: State, *_: Any, **__: Any) -> Stat
 def add_matmul(op: Operation, self: State, mat1: State, mat2: State, *, beta: float = 1, alpha: float = 1) -> State:
     product = _matrix_product(op, mat1, mat2, op.shape)
     return product if beta == 0 else op.add(product, self).with_(nonneg=False)
+
+
+@register_rule("aten._grouped_mm", "transformers.grouped_mm_fallback")
+def grouped_product(op: Operation, self: State, mat2: State, offs: State | None = None, *_: Any, **__: Any) -> State:
+    """Rows of x times the matrix of their expert: (S, i) and (e, i, o) give (S, o)."""
+    if self.ndim != 2 or mat2.ndim != 3:
+        return op.unknown(self, mat2)
+    out = contract(op, self, ["s", "i"], mat2, ["e", "i", "o"], ["s", "o"], op.shape)
+    # Which matrix a row meets depends on the row, and so does what becomes of a shift.
+    out = out.shifted_along(1).with_(varies=st.nontrivial(op.shape))
+    return out if offs is None else op.given(out, offs)
 
 
 @register_rule("aten.outer", "aten.ger")

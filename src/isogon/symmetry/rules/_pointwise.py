@@ -268,26 +268,7 @@ def masked_fill(op: Operation, self: State, mask: State, value: Any) -> State:
 
 @register_rule("aten.log", "aten.log2", "aten.log10")
 def logarithm(op: Operation, self: State) -> State:
-    """log(c^d · A) = log A + d · log c: degree 0 with a shift, which a softmax or a mean removes."""
-    x = op.settle(self)
-    moves = np.isfinite(x.degree) & (np.abs(x.degree) > TOLERANCE)
-    moving, everywhere = moves.any(axis=1), moves.all(axis=1)
-    number = st.NO_REASON
-    if moving.any():
-        number = op.book.marked(op.broken("activation", f"{op.place} turns {{0}} into a shift", x), "logged")
-    along = 1 << x.dim if x.runs > 1 else 0
-    reason = op.in_doubt(x, x.broken & (x.ray != x.varies), f"{op.place} may turn {{0}} into a shift")
-    out = st.merge_runs(
-        x.plain().with_(
-            degree=np.where(np.isnan(x.degree), np.nan, 0.0),
-            reason=reason,
-            shift=np.where(moving, st.HAS_SHIFT | along, 0),
-            sure=np.where(moving, np.where(everywhere, st.HAS_SHIFT, 0) | np.where(x.uneven, along, 0), 0),
-            shift_reason=np.where(moving, number, st.NO_REASON),
-            nonneg=False,
-        )
-    )
-    return op.logged(out, self)
+    return op.logarithm(self)
 
 
 @register_rule(*aten("log1p logit asinh acosh atanh"))

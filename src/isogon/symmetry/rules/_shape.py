@@ -215,6 +215,7 @@ def concatenate(op: Operation, tensors: Sequence[State], dim: int) -> State:
             sizes=tuple(sizes),
             nonneg=all(x.nonneg for x in parts),
             floating=op.floating,
+            pending=st.join_pending(*parts),
         )
     )
 
