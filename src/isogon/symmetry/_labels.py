@@ -20,9 +20,10 @@ def follow_runs(x: State, shape: Sequence[int], run: Run) -> tuple[int, npt.NDAr
     if np.prod(x.shape) > LARGEST:
         return None
     # Runs of the same degrees have one label: then those of interleaved heads can be followed, too.
-    columns = np.concatenate([x.degree, x.reason])
-    _, first, same = np.unique(columns, axis=1, return_index=True, return_inverse=True)
-    runs = torch.from_numpy(first[same.reshape(-1)].astype(np.int16))
+    first: dict[bytes, int] = {}
+    columns = np.concatenate([x.degree, x.reason]).T.copy()
+    runs = torch.tensor([first.setdefault(column.tobytes(), run) for run, column in enumerate(columns)])
+    runs = runs.to(torch.int16)
     labels = torch.repeat_interleave(runs, torch.tensor(x.sizes))
     view = [-1 if i == x.dim else 1 for i in range(x.ndim)]
     try:

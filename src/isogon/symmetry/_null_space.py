@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from math import gcd, lcm
 
-#: a vector of rational numbers by the places where it is not zero
+#: a vector of rational numbers by the places where it is not zero, and one of whole numbers
 Vector = dict[int, Fraction]
+Whole = dict[int, int]
 
 # Passes over the basis in search of shorter vectors; each ends where nothing was gained.
 _PASSES = 6
@@ -78,22 +79,21 @@ def null_space(equations: Iterable[Vector], unknowns: int) -> list[Vector]:
             if unknown != pivot:
                 basis[unknown][pivot] = -value
     vectors = _shorten([_whole(vector) for vector in basis.values()])
-    return sorted((dict(sorted(vector.items())) for vector in vectors), key=_reading_order)
+    ordered = sorted(
+        (dict(sorted(vector.items())) for vector in vectors), key=lambda vector: (len(vector), min(vector))
+    )
+    return [{unknown: Fraction(value) for unknown, value in vector.items()} for vector in ordered]
 
 
-def _reading_order(vector: Vector) -> tuple[int, int]:
-    return len(vector), min(vector)
-
-
-def _whole(vector: Vector) -> Vector:
+def _whole(vector: Mapping[int, Fraction | int]) -> Whole:
     """The same direction in the smallest whole numbers, the first of them positive."""
-    scale = Fraction(lcm(*(value.denominator for value in vector.values())))
-    scale /= gcd(*(int(value * scale) for value in vector.values()))
-    first = vector[min(vector)]
-    return {unknown: value * (scale if first > 0 else -scale) for unknown, value in vector.items()}
+    scale = lcm(*(value.denominator for value in vector.values()))
+    whole = {unknown: value.numerator * (scale // value.denominator) for unknown, value in vector.items()}
+    common = gcd(*whole.values()) * (1 if whole[min(whole)] > 0 else -1)
+    return whole if common == 1 else {unknown: value // common for unknown, value in whole.items()}
 
 
-def _length(vector: Vector) -> tuple[Fraction, int, int]:
+def _length(vector: Whole) -> tuple[int, int, int]:
     """What a reader would rather have small: the powers, how many unknowns there are, how far they lie apart.
 
     Where all powers are positive the distance does not matter: a group is wherever it is.
@@ -102,7 +102,7 @@ def _length(vector: Vector) -> tuple[Fraction, int, int]:
     return max(map(abs, vector.values())), len(vector), apart
 
 
-def _shorten(basis: list[Vector]) -> list[Vector]:
+def _shorten(basis: list[Whole]) -> list[Whole]:
     """The basis with vectors replaced by shorter sums of two, as long as there are any."""
     users: dict[int, set[int]] = defaultdict(set)
     for place, vector in enumerate(basis):
@@ -112,7 +112,7 @@ def _shorten(basis: list[Vector]) -> list[Vector]:
         changed = False
         for place in range(len(basis)):
             while (shorter := _shorter(basis, place, users)) is not None:
-                for unknown in set(basis[place]) ^ set(shorter):
+                for unknown in basis[place].keys() ^ shorter.keys():
                     (users[unknown].add if unknown in shorter else users[unknown].discard)(place)
                 basis[place] = shorter
                 changed = True
@@ -121,7 +121,7 @@ def _shorten(basis: list[Vector]) -> list[Vector]:
     return basis
 
 
-def _shorter(basis: list[Vector], place: int, users: dict[int, set[int]]) -> Vector | None:
+def _shorter(basis: list[Whole], place: int, users: Mapping[int, set[int]]) -> Whole | None:
     vector = basis[place]
     if len(vector) == 1:
         return None
@@ -131,15 +131,31 @@ def _shorter(basis: list[Vector], place: int, users: dict[int, set[int]]) -> Vec
         if len(basis[other]) > 2 * len(vector):  # it would only add
             continue
         # What cancels one of the unknowns, and a single step either way.
-        factors = {-vector[unknown] / value for unknown, value in basis[other].items() if unknown in vector}
-        factors |= {Fraction(1), Fraction(-1)}
-        for factor in factors:
-            total = dict(vector)
-            _add(total, basis[other], factor)
-            total = _whole(total)
+        factors = {Fraction(-vector[unknown], value) for unknown, value in basis[other].items() if unknown in vector}
+        for factor in factors | {Fraction(1), Fraction(-1)}:
+            if least[0] == 1 and _growth(vector, basis[other], factor) >= (0 if least[2] == 0 else 1):
+                continue  # with powers of one only fewer unknowns help
+            total = _combine(vector, basis[other], factor)
             if (length := _length(total)) < least:
                 best, least = total, length
     return best
+
+
+def _growth(vector: Whole, other: Whole, factor: Fraction) -> int:
+    """How many unknowns more vector + factor · other has."""
+    return sum(
+        1 if unknown not in vector else -(vector[unknown] * factor.denominator == -value * factor.numerator)
+        for unknown, value in other.items()
+    )
+
+
+def _combine(vector: Whole, other: Whole, factor: Fraction) -> Whole:
+    total = {unknown: value * factor.denominator for unknown, value in vector.items()}
+    for unknown, value in other.items():
+        total[unknown] = total.get(unknown, 0) + value * factor.numerator
+        if not total[unknown]:
+            del total[unknown]
+    return _whole(total)
 
 
 def groups_of_ones(equations: Sequence[Vector], unknowns: int, basis: Sequence[Vector] = ()) -> list[frozenset[int]]:
@@ -152,7 +168,7 @@ def groups_of_ones(equations: Sequence[Vector], unknowns: int, basis: Sequence[V
     >>> groups_of_ones([{0: one, 1: -one}, {2: one, 3: one}], 5)
     [frozenset({0, 1}), frozenset({4})]
     """
-    search = _Ones([dict(row) for row in equations if row], unknowns)
+    search = _Ones([_whole(row) for row in equations if row], unknowns)
     from_basis = [frozenset(vector) for vector in basis if set(vector.values()) == {1}]
     groups = list(dict.fromkeys(_smallest_part(search, group, min(group)) for group in from_basis))
     for group in groups:
@@ -167,6 +183,8 @@ def groups_of_ones(equations: Sequence[Vector], unknowns: int, basis: Sequence[V
 
 def _smallest_part(search: _Ones, group: frozenset[int], unknown: int) -> frozenset[int]:
     """The part of `group` with `unknown` that no smaller solution can be taken from."""
+    if search.containing(unknown, within=group) == group and search.steps == 1:
+        return group  # one of it forces all others
     for member in sorted(group, reverse=True):
         if member in group and (part := search.containing(member, within=group)) is not None and part < group:
             group = part if unknown in part else group - part
@@ -176,13 +194,14 @@ def _smallest_part(search: _Ones, group: frozenset[int], unknown: int) -> frozen
 class _Ones:
     """Zeros and ones that solve equations, by following what each choice forces."""
 
-    def __init__(self, rows: list[Vector], unknowns: int) -> None:
+    def __init__(self, rows: list[Whole], unknowns: int) -> None:
         self.rows = rows
         self.of: dict[int, list[int]] = defaultdict(list)
         for place, row in enumerate(rows):
             for unknown in row:
                 self.of[unknown].append(place)
         self.values: list[int | None] = [None] * unknowns
+        self.steps = 0
         self._force(range(len(rows)), [])
 
     def exclude(self, group: Iterable[int]) -> None:
@@ -223,8 +242,8 @@ class _Ones:
         """Equations with `unknown` that do not hold yet with zeros for what is open."""
         return (place for place in self.of[unknown] if self._sum(place) != 0)
 
-    def _sum(self, place: int) -> Fraction:
-        return sum((value for u, value in self.rows[place].items() if self.values[u] == 1), Fraction(0))
+    def _sum(self, place: int) -> int:
+        return sum(value for u, value in self.rows[place].items() if self.values[u] == 1)
 
     def _set(self, unknown: int, value: int, trail: list[int]) -> bool:
         if self.values[unknown] is None:
@@ -237,7 +256,7 @@ class _Ones:
         queue = list(places)
         while queue:
             row = self.rows[queue.pop()]
-            total = sum((value for u, value in row.items() if self.values[u] == 1), Fraction(0))
+            total = sum(value for u, value in row.items() if self.values[u] == 1)
             free = {u: value for u, value in row.items() if self.values[u] is None}
             low = total + sum(value for value in free.values() if value < 0)
             high = total + sum(value for value in free.values() if value > 0)

@@ -32,6 +32,8 @@ _MAKERS: dict[str, dict[int, int]] = {
     "addmm": {0: -1, 2: -1},
     "mm": {1: -1},
     "matmul": {1: -1},
+    "_grouped_mm": {1: 2},
+    "grouped_mm_fallback": {1: 2},
     "conv1d": {1: 0, 2: 0},
     "conv2d": {1: 0, 2: 0},
     "conv3d": {1: 0, 2: 0},
@@ -65,7 +67,7 @@ class Slices:
         """
         runs = self.runs()
         if len(runs) == self.count:
-            layer = parameter.lower().rpartition(".")[0].rpartition(".")[2] or parameter.lower()
+            layer = ".".join(parameter.lower().split(".")[-2:])
             for letters, marks in _KNOWN.items():
                 if len(letters) == self.count and any(mark in layer for mark in marks):
                     return letters
@@ -97,20 +99,20 @@ def find_slices(program: torch.export.ExportedProgram, parameters: Mapping[fx.No
 
 def _divide(size: int, parts: list[Any]) -> tuple[int, ...]:
     """The slice of each channel: channels are in one slice if every part has both or neither."""
-    keys: list[tuple[bool, ...]] = list(zip(*(np.isin(np.arange(size), part) for part in parts), strict=True))
-    if not parts:
-        return (0,) * size
-    numbers: dict[tuple[bool, ...], int] = {}
-    return tuple(numbers.setdefault(tuple(map(bool, key)), len(numbers)) for key in keys)
+    codes = np.zeros(size, np.int64)
+    for part in parts:
+        _, codes = np.unique(2 * codes + np.isin(np.arange(size), part), return_inverse=True)
+    numbers: dict[int, int] = {}
+    return tuple(numbers.setdefault(code, len(numbers)) for code in codes.tolist())
 
 
 def _made(node: fx.Node, shape: tuple[int, ...]) -> Iterator[tuple[int, tuple[fx.Node, int]]]:
     """Where the parameter makes channels: its dimension, and the operation with the dimension of its result."""
     for user in node.users:
         name = graph.short_name(user)
-        if name in ("t", "transpose", "permute", "mT") and len(shape) == 2:
-            # Transposed before use: the other dimension.
-            yield from ((1 - dim, use) for dim, use in _made(user, shape[::-1]))
+        order = _order(user, name, len(shape))
+        if order is not None:  # its dimensions have other places by then
+            yield from ((order[dim], use) for dim, use in _made(user, tuple(shape[dim] for dim in order)))
         elif name in ("to", "_to_copy", "detach", "contiguous", "clone", "alias"):
             yield from _made(user, shape)
         for place, dim in _MAKERS.get(name, {}).items():
@@ -121,6 +123,22 @@ def _made(node: fx.Node, shape: tuple[int, ...]) -> Iterator[tuple[int, tuple[fx
                 channel = result.ndim - int(name[4]) - 1 if name.startswith("conv") else result.ndim - 1
                 if result.shape[channel] == shape[dim]:
                     yield dim % len(shape), (user, channel)
+
+
+def _order(user: fx.Node, name: str, ndim: int) -> list[int] | None:
+    """The dimensions of the argument in the order that the result has them; None where nothing is transposed."""
+    order: list[Any] = list(range(ndim))
+    if name in ("t", "mT") or (name == "numpy_T" and ndim == 2):
+        order[-2:] = order[-2:][::-1]
+    elif name == "transpose":
+        first, second = (int(str(dim)) for dim in user.args[1:3])
+        order[first], order[second] = order[second], order[first]
+    elif name == "permute":
+        dims: Any = user.args[1]
+        order = [dim % ndim for dim in dims]
+    else:
+        return None
+    return order
 
 
 def _parts(use: tuple[fx.Node, int], size: int) -> Iterator[Any]:

@@ -66,13 +66,14 @@ class _FormWalk(Walk):
 
     @classmethod
     def of(cls, traced: Traced) -> _FormWalk:
+        trainable = traced.trainable
         by_placeholder = {spec.arg.name: spec for spec in traced.program.graph_signature.input_specs}
         parameters: dict[fx.Node, str] = {}
         for node in traced.program.graph.nodes:
             spec = by_placeholder.get(node.name) if node.op == "placeholder" else None
             if spec is not None and spec.kind == InputKind.PARAMETER:
                 name = traced.first_names.get(spec.target, spec.target or "")
-                if name in traced.trainable:
+                if name in trainable:
                     parameters[node] = name
         slices = find_slices(traced.program, parameters)
         # In the order of their first use, so that weights that belong together are neighbours.
@@ -80,7 +81,7 @@ class _FormWalk(Walk):
         first_use = {
             name: min((place[user] for user in node.users), default=len(place)) for node, name in parameters.items()
         }
-        names = tuple(sorted(traced.trainable, key=lambda name: first_use.get(name, len(place))))
+        names = tuple(sorted(trainable, key=lambda name: first_use.get(name, len(place))))
         rows, count = {}, 0
         for name in names:
             size = slices[name].count if name in slices else 1

@@ -1,4 +1,4 @@
-"""Rules for recurrent networks: gates are sigmoids and hyperbolic tangents of sums, so that every term needs degree 0."""
+"""Rules for recurrent networks: gates are sigmoids and tanhs of sums, so that every term needs degree 0."""
 
 from __future__ import annotations
 
