@@ -31,7 +31,9 @@ if TYPE_CHECKING:
     from isogon.recipe import Recipe as Recipe
     from isogon.recipe import Transfer as Transfer
     from isogon.symmetry import ScaleMap as ScaleMap
+    from isogon.symmetry import Symmetries as Symmetries
     from isogon.symmetry import check as check
+    from isogon.symmetry import symmetries as symmetries
     from isogon.theory import Motion as Motion
 
 __version__ = "0.1.0"
@@ -44,7 +46,9 @@ _NAMES = {
     "IsogonError": "errors",
     "Monitor": "dynamics",
     "ScaleMap": "symmetry",
+    "Symmetries": "symmetry",
     "check": "symmetry",
+    "symmetries": "symmetry",
     "Conversion": "nets",
     "convert": "nets",
 }

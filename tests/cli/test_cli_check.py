@@ -109,6 +109,25 @@ def test_json_is_the_scale_map(isogon):
     assert answer["disagreements"] == []
 
 
+def test_symmetries_of_the_same_model(isogon):
+    text = ("mine:Text", "--input", "2,5", "--dtype", "int64", "--set", "tied=False", "--symmetries")
+    code, out, err = isogon(*text)
+    assert (code, err) == (0, "")
+    assert "embedding.weight · c" in out
+    assert "verified numerically" in out
+    code, out, _ = isogon(*text, "--json", "--no-verify")
+    answer = json.loads(out)
+    assert code == 0
+    assert answer["basis"] == [{"embedding.weight": "1"}]
+    assert answer["verification"] == "not verified numerically"
+    code, out, _ = isogon(*text, "--explain", "head.weight")
+    assert code == 0
+    assert "the output of head" in out
+    code, out, err = isogon(*text, "--explain", "haed.weight")
+    assert code == 2
+    assert "did you mean head.weight" in err
+
+
 def test_one_parameter_is_explained(isogon):
     code, out, _ = isogon("mine:block", *IMAGE, "--set", "bias=True", "--set", "norm=group", "--explain", "3.bias")
     assert code == 1

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, assume, example, given, note, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from isogon.symmetry import check
+from isogon.symmetry import check, symmetries
 
 BATCH, CHANNELS, SIDE = 5, 4, 4
 
@@ -320,3 +320,33 @@ def test_no_answer_is_contradicted_by_measuring_at_length(
     contradicted: Callable[..., dict[str, str]], plan: list[tuple[str, int, int]], head: str
 ) -> None:
     hunt(plan, head, contradicted)
+
+
+def hunt_symmetries(plan: list[tuple[str, int, int]], head: str) -> None:
+    """Every scaling that is found holds when it is measured, and those of one weight agree with `check`."""
+    assume(sum("attention" in name for name, _, _ in plan) <= 1)
+    torch.manual_seed(len(plan))
+    model, x = RandomNet(plan, head), torch.randn(BATCH, CHANNELS, SIDE, SIDE)
+    assume(bool(model.body(x).any()))
+    answer = symmetries(model, x, verify=True)
+    note(str(answer))
+    assert answer.holds
+    degrees = check(model, x).alone
+    for name in answer.alone:
+        if name in degrees:
+            assert degrees[name].kind != "number" or degrees[name].is_invariant
+
+
+@settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(st.lists(steps, min_size=1, max_size=7), st.sampled_from(list(HEADS)))
+@example([("attention by hand", 0, 0), ("batch norm", 0, 0)], "layer norm")  # slices of one weight, a key's bias
+@example([("weight norm", 0, 0), ("cat", 0, 1), ("group norm", 0, 0)], "group norm")  # channels of unequal degree
+def test_every_scaling_holds_when_it_is_measured(plan: list[tuple[str, int, int]], head: str) -> None:
+    hunt_symmetries(plan, head)
+
+
+@pytest.mark.slow
+@settings(max_examples=1500, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.lists(steps, min_size=1, max_size=9), st.sampled_from(list(HEADS)))
+def test_every_scaling_holds_when_it_is_measured_at_length(plan: list[tuple[str, int, int]], head: str) -> None:
+    hunt_symmetries(plan, head)

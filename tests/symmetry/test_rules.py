@@ -347,7 +347,9 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], str]] = {
     "weight norm": (lambda: nn.utils.parametrizations.weight_norm(nn.Conv2d(4, 6, 3, bias=False)), (2, 4, 8, 8), "1"),
     "spectral norm": (lambda: nn.utils.parametrizations.spectral_norm(nn.Linear(4, 6, bias=False)), (2, 4), "0"),
     "unfold and fold": (lambda: nn.Sequential(nn.Conv2d(4, 6, 1, bias=False), nn.Unfold(2)), (2, 4, 4, 4), "1"),
-    "recurrent": (lambda: nn.GRU(4, 6), (3, 2, 4), "unknown"),
+    "GRU": (lambda: nn.GRU(4, 6), (3, 2, 4), "not homogeneous"),
+    "LSTM": (lambda: nn.LSTM(4, 6, num_layers=2, bidirectional=True), (3, 2, 4), "not homogeneous"),
+    "LSTM with projections": (lambda: nn.LSTM(4, 6, proj_size=3), (3, 2, 4), "unknown"),
 }
 
 

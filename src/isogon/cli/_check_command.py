@@ -50,24 +50,40 @@ def check(
         list[str] | None,
         typer.Option(metavar="PARAMETER", help="Explain why this parameter is or is not invariant; repeats."),
     ] = None,
+    groups: Annotated[
+        bool,
+        typer.Option(
+            "--symmetries", help="Ask instead for every set of weights that can be scaled against each other."
+        ),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print machine-readable JSON.")] = False,
 ) -> None:
     """Ask which weights of a model are scale-invariant, and why not.
 
     Modules are looked for in the current folder too. Exit code 0: invariant when all trainable parameters are scaled
-    together; 1: not; 2: unknown.
+    together; 1: not; 2: unknown. With --symmetries: 0; 2 where measuring contradicts the answer.
 
-    Example:
+    Examples:
 
     [bold]isogon check isogon.nets:resnet18 --input 2,3,32,32 --set scale_invariant=affine[/bold]
+
+    [bold]isogon check models.py:gpt --input 2,64 --dtype int64 --symmetries[/bold]
     """
     from isogon.symmetry import check as check_model
+    from isogon.symmetry import symmetries
 
     if not shapes:
         raise IsogonError("--input must be given: add the shape of what the model takes, such as --input 2,3,32,32.")
     inputs = [_input(shape, dtype) for shape in shapes]
     module = _model(model, dict(_setting(item) for item in settings or []))
     module.train(not evaluate)
+    if groups:
+        answer = symmetries(module, *inputs, verify=verify)
+        if as_json:
+            print_json(answer.to_dict())
+        else:
+            typer.echo("\n".join(answer.explain(name) for name in explain) if explain else str(answer))
+        raise typer.Exit(0 if answer.holds else 2)
     scale_map = check_model(module, *inputs, verify=verify)
     if as_json:
         print_json(scale_map.to_dict())

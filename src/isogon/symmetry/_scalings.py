@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from isogon.errors import first_line
-from isogon.symmetry._probe import INVARIANT, Oracle, judge
+from isogon.symmetry._probe import NOT_INVARIANT, Oracle, judge
 from isogon.symmetry._trace import Traced
 
 
@@ -51,13 +51,13 @@ def verify_scalings(traced: Traced, basis: Sequence[Mapping[str, Fraction]], par
         names = list(parts)
         powers = np.array([[float(vector.get(name, 0)) for name in names] for vector in basis]).reshape(-1, len(names))
         sums = np.abs(radial_products(oracle, parts, 2) @ powers.T).max(axis=0, initial=0.0)
-        wrong = [number for number, total in enumerate(sums) if judge(total, oracle.rounded) != INVARIANT]
+        wrong = [number for number, total in enumerate(sums) if judge(total, oracle.rounded) == NOT_INVARIANT]
         # All of them at once, each by a factor of its own; where that changes something, one by one.
         factors = np.random.default_rng(0).uniform(-1.0, 1.0, len(basis))
         moved = oracle.deviation(_factors(oracle, parts, names, factors @ powers))
-        if judge(moved, oracle.rounded) != INVARIANT:
+        if judge(moved, oracle.rounded) == NOT_INVARIANT:
             each = [oracle.deviation(_factors(oracle, parts, names, row)) for row in powers]
-            wrong += [number for number, change in enumerate(each) if judge(change, oracle.rounded) != INVARIANT]
+            wrong += [number for number, change in enumerate(each) if judge(change, oracle.rounded) == NOT_INVARIANT]
     except Exception as error:  # whatever a model raises in double precision
         return f"could not be verified numerically ({type(error).__name__}: {first_line(error)})"
     if wrong:

@@ -32,6 +32,7 @@ _MAKERS: dict[str, dict[int, int]] = {
     "addmm": {0: -1, 2: -1},
     "mm": {1: -1},
     "matmul": {1: -1},
+    "bmm": {0: 1, 1: 2},
     "_grouped_mm": {1: 2},
     "grouped_mm_fallback": {1: 2},
     "conv1d": {1: 0, 2: 0},
@@ -115,12 +116,17 @@ def _made(node: fx.Node, shape: tuple[int, ...]) -> Iterator[tuple[int, tuple[fx
             yield from ((order[dim], use) for dim, use in _made(user, tuple(shape[dim] for dim in order)))
         elif name in ("to", "_to_copy", "detach", "contiguous", "clone", "alias"):
             yield from _made(user, shape)
+        elif name in ("index", "index_select") and user.args[0] is node and len(shape) > 2:
+            # Experts picked along the first dimension.
+            picked = tuple(user.meta["val"].shape)
+            yield from (at for at in _made(user, picked) if at[0] > 0 and picked[1:] == shape[1:])
         for place, dim in _MAKERS.get(name, {}).items():
             result = user.meta.get("val")
             if len(user.args) > place and user.args[place] is node and isinstance(result, torch.Tensor):
                 if name == "matmul" and len(shape) != 2:
                     continue
-                channel = result.ndim - int(name[4]) - 1 if name.startswith("conv") else result.ndim - 1
+                after = int(name[4]) if name.startswith("conv") else 1 if (name, place) == ("bmm", 0) else 0
+                channel = result.ndim - after - 1
                 if result.shape[channel] == shape[dim]:
                     yield dim % len(shape), (user, channel)
 

@@ -254,6 +254,11 @@ class Symmetries:
         """Whether scaling all trainable weights together changes nothing."""
         return self.allows(dict.fromkeys(self.names, 1))
 
+    @property
+    def holds(self) -> bool:
+        """False where measuring contradicted the answer: a bug in a rule."""
+        return not self.verification.startswith("DISAGREEMENT")
+
     def allows(self, powers: Mapping[str, float | Fraction]) -> bool:
         """Whether scaling each weight by c to its power changes nothing; weights that are not named stay.
 

@@ -259,10 +259,14 @@ def pad(op: Operation, self: State, pad: Sequence[int], mode: str = "constant", 
     return x if filling.is_zero else op.choice(x, filling, "pads")
 
 
-def _indexed(op: Operation, x: State, indices: Sequence[Any]) -> State:
-    """Elements of `x` picked by index tensors, which must not change with the scale."""
+def _indexed(op: Operation, x: State, indices: Sequence[Any], dim: int | None = None) -> State:
+    """Elements of `x` picked by index tensors, which must not change with the scale.
+
+    `dim` is where the tracked dimension is afterwards, where that is known.
+    """
     full = st.nontrivial(op.shape)
-    out = op.flatten_runs(op.picked(x)).plain()
+    x = op.picked(x)
+    out = (op.flatten_runs(x) if dim is None or x.runs == 1 else x.with_(dim=dim, shift=x.shift, sure=x.sure)).plain()
     out = out.with_(
         shape=op.shape,
         shift=np.where(out.shifted, out.shift | full, 0),
@@ -276,7 +280,10 @@ def _indexed(op: Operation, x: State, indices: Sequence[Any]) -> State:
 
 @register_rule("aten.index", "aten._unsafe_index")
 def index(op: Operation, self: State, indices: Sequence[Any]) -> State:
-    return _indexed(op, self, indices)
+    # Rows picked by one tensor of numbers: the other dimensions stay behind its own.
+    rows = indices[0] if len(indices) == 1 and isinstance(indices[0], State) and self.dim > 0 else None
+    follows = rows is not None and (*rows.shape, *self.shape[1:]) == op.shape
+    return _indexed(op, self, indices, self.dim - 1 + rows.ndim if rows is not None and follows else None)
 
 
 @register_rule("aten.index_select", "aten.gather", "aten.take_along_dim")
