@@ -143,7 +143,7 @@ class FormOperation(Operation):
         shift[[entry.row for entry in pending]] = st.HAS_SHIFT | (1 << x.dim if x.runs > 1 else 0)
         zero = np.zeros((x.sources, 1))
         reason = np.full((x.sources, 1), st.NO_REASON, np.int64)
-        return x.plain().with_(degree=zero, reason=reason, dim=0, sizes=(), shift=shift, pending=forms, nonneg=False)
+        return x.plain().with_(degree=zero, reason=reason, dim=0, sizes=(), shift=shift, pending=pending, nonneg=False)
 
     def add(self, first: Any, second: Any, verb: str = "is added to", opposed: bool = False) -> State:
         """a + b: equal forms stay, zeros do not count, unequal ones are asked to be equal, at once or as a shift."""
