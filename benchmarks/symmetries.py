@@ -1,6 +1,6 @@
-"""How the time of `isogon.symmetries` grows with the layers of a Llama on the meta device, against `torch.export` alone.
+"""How the time of `isogon.symmetries` grows with the layers of a Llama (meta device), against `torch.export` alone.
 
-    python benchmarks/symmetries.py --layers 8 16 32 64 128
+python benchmarks/symmetries.py --layers 8 16 32 64 128
 """
 
 from __future__ import annotations

@@ -270,6 +270,28 @@ CASES: dict[str, tuple[Callable[..., Any], dict[str, Any], dict[str, str]]] = {
         {"w": w},
         {"joint": NOT},
     ),
+    "tiny eps on what may be negative": (
+        lambda m, x: x @ m.w / ((x @ m.w).sum(-1, keepdim=True) + 1e-15),
+        {"w": w},
+        {"joint": "0"},
+    ),
+    "eps first, the rest scaled": (
+        lambda m, x: x @ (m.w / torch.add(torch.tensor(1e-4), m.w.norm(dim=0, keepdim=True), alpha=0.5)),
+        {"w": w},
+        {"joint": "0"},
+    ),
+    "a constant above every eps": (
+        lambda m, x: x @ m.w / ((x @ m.w).abs().mean() + 0.005),
+        {"w": w},
+        {"joint": NOT},
+    ),
+    "softmax by hand": (
+        lambda m, x: (
+            (F.normalize(x @ m.w, dim=-1) + m.s).exp() / (F.normalize(x @ m.w, dim=-1) + m.s).exp().sum(-1, True)
+        ),
+        {"w": w, "s": s},
+        {"w": "0", "s": "unknown"},
+    ),
     "eps in the numerator": (lambda m, x: ((x @ m.w).abs() + 1e-3) / x.abs(), {"w": w}, {"joint": NOT}),
     "eps that is no eps": (lambda m, x: ((x @ m.w).abs() + 1e-3) * 1.0, {"w": w}, {"joint": NOT}),
     "weight norm by hand": (lambda m, x: x @ (m.w / m.w.norm(dim=0)), {"w": w}, {"joint": "0"}),

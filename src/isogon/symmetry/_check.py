@@ -11,30 +11,40 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 from torch import nn
 
-from isogon.errors import ArgumentError
+from isogon.errors import ArgumentError, check_number
 from isogon.symmetry import _state as st
 from isogon.symmetry._degree import ANY, NOT_HOMOGENEOUS, TOLERANCE, UNKNOWN, Degree
 from isogon.symmetry._graph import feeders
 from isogon.symmetry._interpret import Output, Walk
 from isogon.symmetry._probe import INVARIANT, NOT_INVARIANT, Measurement, measure
+from isogon.symmetry._reasons import LARGEST_EPS
 from isogon.symmetry._scale_map import JOINT, Break, Disagreement, ScaleMap
 from isogon.symmetry._scalings import DisagreementWarning
 from isogon.symmetry._trace import Traced, trace
 
 
-def check(model: nn.Module, *inputs: Any, kwargs: Mapping[str, Any] | None = None, verify: bool = False) -> ScaleMap:
+def check(
+    model: nn.Module,
+    *inputs: Any,
+    kwargs: Mapping[str, Any] | None = None,
+    verify: bool = False,
+    largest_eps: float = LARGEST_EPS,
+) -> ScaleMap:
     """Which parameters of `model` are scale-invariant, judged in the mode (train or eval) it is in.
 
     `inputs` and `kwargs` are an example of what the model is called with. `verify` measures every answer numerically as
-    well and warns where the two disagree. The model is not changed.
+    well and warns where the two disagree. Constants up to `largest_eps` that are added before a root or a division
+    count as 0, which `assumptions` lists. The model is not changed.
     """
     traced = trace(model, inputs, kwargs or {})
     walk = Walk(names=tuple(traced.trainable), tensors=traced.tensors, first_names=traced.first_names)
+    walk.book.largest_eps = check_number("largest_eps", largest_eps, low=0, cure="give 1e-3, for example")
     outputs = walk.run(traced.program, traced.inputs, traced.kwargs)
     if not outputs:
         raise ArgumentError(
@@ -54,7 +64,7 @@ def check(model: nn.Module, *inputs: Any, kwargs: Mapping[str, Any] | None = Non
         breaks=answers.breaks(),
         statistics=answers.statistics(rows),
     )
-    return _verify(scale_map, traced) if verify else scale_map
+    return _verify(scale_map, traced, largest_eps) if verify else scale_map
 
 
 class _Answers:
@@ -188,15 +198,16 @@ def _without_effect(measured: Measurement) -> bool:
     return measured.radial == 0 and measured.deviation == 0
 
 
-def _verify(scale_map: ScaleMap, traced: Traced) -> ScaleMap:
+def _verify(scale_map: ScaleMap, traced: Traced, largest_eps: float) -> ScaleMap:
     """The map with what the oracle measured, and a warning for every contradiction."""
     static = {JOINT: scale_map.verdict, **{name: degree.verdict for name, degree in scale_map.alone.items()}}
+    ask = partial(measure, traced.model, *traced.inputs, kwargs=traced.kwargs, expected=static, largest_eps=largest_eps)
     try:
-        measured = measure(traced.model, *traced.inputs, kwargs=traced.kwargs, expected=static)
+        measured = ask()
         doubtful = [n for n, m in measured.items() if static[n] == NOT_INVARIANT and m.verdict == INVARIANT]
         # Perhaps a small constant matters that is no ε, or the weights sit where every ReLU is linear: look again.
         for again in ({"small": False}, {"noise": 1.0, "seed": 1}, {"noise": 3.0, "seed": 2}) if doubtful else ():
-            other = measure(traced.model, *traced.inputs, kwargs=traced.kwargs, expected=static, **again)
+            other = ask(**again)
             measured.update({name: other[name] for name in doubtful if other[name].verdict != INVARIANT})
     except Exception as error:
         return replace(scale_map, verification=f"could not be verified numerically ({type(error).__name__}: {error})")

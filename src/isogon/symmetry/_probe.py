@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map
 
+from isogon.symmetry._reasons import LARGEST_EPS
 from isogon.symmetry._scale_map import JOINT
 
 FACTORS = (0.5, 2.0, 7.0)
@@ -65,9 +66,9 @@ class _WithoutEps(TorchFunctionMode):
     Random masks drop half of what they see: with the few drops of a small rate a run could miss that they matter.
     """
 
-    def __init__(self, small: bool) -> None:
+    def __init__(self, small: bool, largest_eps: float = LARGEST_EPS, tiny: float = TINY) -> None:
         super().__init__()
-        self.small = small
+        self.small, self.largest_eps, self.tiny = small, largest_eps, tiny
         self.rounded = False  # some result was not in double precision
 
     def __torch_function__(
@@ -77,20 +78,20 @@ class _WithoutEps(TorchFunctionMode):
         if func in _EPS_POSITION:
             position = _EPS_POSITION[func]
             if position < len(args):
-                args[position] = TINY
+                args[position] = self.tiny
             elif "eps" in kwargs or func in (torch.rms_norm, torch.cosine_similarity, F.cosine_similarity):
-                kwargs["eps"] = TINY
+                kwargs["eps"] = self.tiny
         elif func in _EPS_NAMED:
             bound = inspect.signature(func).bind(*args, **kwargs)
-            bound.arguments["eps"] = TINY
+            bound.arguments["eps"] = self.tiny
             args, kwargs = list(bound.args), bound.kwargs
-        elif self.small and func in _ADDS and len(args) == 2 and _is_small(args[1]):
-            args[1] = TINY
+        elif self.small and func in _ADDS and len(args) == 2:
+            args = [self.tiny if self._is_small(term) else term for term in args]
         elif self.small and func in _CLAMPS:
-            if len(args) > 1 and _is_small(args[1]):
-                args[1] = TINY
-            if _is_small(kwargs.get("min")):
-                kwargs["min"] = TINY
+            if len(args) > 1 and self._is_small(args[1]):
+                args[1] = self.tiny
+            if self._is_small(kwargs.get("min")):
+                kwargs["min"] = self.tiny
         elif func in _RANDOM_MASKS:
             if len(args) > 1 and isinstance(args[1], float) and 0 < args[1] < 1:
                 args[1] = 0.5
@@ -101,11 +102,12 @@ class _WithoutEps(TorchFunctionMode):
             self.rounded = True
         return out
 
-
-def _is_small(value: Any) -> bool:
-    if isinstance(value, Tensor):
-        return value.ndim == 0 and value.is_floating_point() and not value.requires_grad and 0 < float(value) <= 1e-2
-    return isinstance(value, float) and 0 < value <= 1e-2
+    def _is_small(self, value: Any) -> bool:
+        if isinstance(value, Tensor):
+            if value.ndim or not value.is_floating_point() or value.requires_grad:
+                return False
+            value = float(value)
+        return isinstance(value, float) and 0 < value <= self.largest_eps
 
 
 @contextmanager
@@ -129,13 +131,15 @@ class Oracle:
         kwargs: Mapping[str, Any],
         *,
         small: bool = True,
+        largest_eps: float = LARGEST_EPS,
+        tiny: float = TINY,
         noise: float = 0.1,
         seed: int = 0,
     ) -> None:
         self.model = copy.deepcopy(model).double()
         self.inputs, self.kwargs = tree_map(_double, (tuple(inputs), dict(kwargs)))
         self.parameters = {n: p for n, p in self.model.named_parameters() if p.requires_grad and p.numel()}
-        self.small = small
+        self.small, self.largest_eps, self.tiny = small, largest_eps, tiny
         self.seed = seed
         self.rounded = False
         self._perturb(noise, seed)
@@ -165,7 +169,11 @@ class Oracle:
             for name, buffer in self.model.named_buffers():
                 buffer.copy_(self.buffers[name])
         devices = {p.device.index or 0 for p in self.model.parameters() if p.device.type == "cuda"}
-        with torch.random.fork_rng(devices=sorted(devices)), _double_by_default(), _WithoutEps(self.small) as mode:
+        with (
+            torch.random.fork_rng(devices=sorted(devices)),
+            _double_by_default(),
+            _WithoutEps(self.small, self.largest_eps, self.tiny) as mode,
+        ):
             torch.manual_seed(self.seed)
             result = self.model(*self.inputs, **self.kwargs)
         self.rounded |= mode.rounded
@@ -272,17 +280,18 @@ def measure(
     kwargs: Mapping[str, Any] | None = None,
     expected: Mapping[str, str] | None = None,
     small: bool = True,
+    largest_eps: float = LARGEST_EPS,
     noise: float = 0.1,
     seed: int = 0,
 ) -> dict[str, Measurement]:
     """Measure `joint` and every trainable parameter of `model`; the model itself is not touched.
 
     Where `expected` names the answer for a parameter and the radial derivative confirms it, rescaling is skipped;
-    without `expected` everything is rescaled. `small` takes small constants that are added or clamped at as zero, like
-    the ε of the normalisations. `noise` is how far the copy's parameters are moved before, relative to their size, and
-    `seed` that of all random numbers.
+    without `expected` everything is rescaled. `small` takes small constants (up to `largest_eps`) that are added or
+    clamped at as zero, like the ε of the normalisations. `noise` is how far the copy's parameters are moved before,
+    relative to their size, and `seed` that of all random numbers.
     """
-    oracle = Oracle(model, inputs, kwargs or {}, small=small, noise=noise, seed=seed)
+    oracle = Oracle(model, inputs, kwargs or {}, small=small, largest_eps=largest_eps, noise=noise, seed=seed)
     blind = oracle.is_blind()
     radial = oracle.radial()
     judged = {name: judge(value, oracle.rounded) for name, value in radial.items()}

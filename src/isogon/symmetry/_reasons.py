@@ -19,6 +19,8 @@ ORACLE_CURE = "ask the oracle with check(..., verify=True)"
 RULE_CURE = "add a rule with isogon.symmetry.register_rule"
 
 
+#: a small constant up to this counts as ε before a root or a division
+LARGEST_EPS = 1e-3
 #: fields of a reason that say what may end it
 Mark = Literal["in_parts", "logged"]
 
@@ -68,6 +70,7 @@ class Book:
     eps: list[tuple[str, str, float]] = field(default_factory=list)  # module, operation, ε
     notes: list[str] = field(default_factory=list)
     averaged: dict[str, State] = field(default_factory=dict)  # module → what its running statistics are taken of
+    largest_eps: float = LARGEST_EPS
     running: list[int] = field(default_factory=list)  # reasons about normalisations that use running statistics
     _met: dict[tuple[int, str, bool], int] = field(default_factory=dict)
     _marked: dict[tuple[int, str, bool], int] = field(default_factory=dict)

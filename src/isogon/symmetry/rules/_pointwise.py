@@ -12,7 +12,6 @@ from isogon.symmetry._operation import Operation
 from isogon.symmetry._state import State, factor_dims
 from isogon.symmetry.rules._registry import aten, register_rule
 
-LARGEST_EPS = 1e-2
 MASKING = -1e4  # a constant at or below this before a softmax is a mask
 
 _NEED_ZERO = aten(
@@ -21,17 +20,20 @@ _NEED_ZERO = aten(
 )
 _NEED_ZERO_NONNEG = aten("hardsigmoid relu6")
 _EXPONENTIALS = aten("tanh tanhshrink sinh cosh expm1 silu mish elu selu celu log_sigmoid")
-_EXPONENTIALS_NONNEG = aten("exp exp2 sigmoid special_expit softplus")
+_EXPONENTIALS_NONNEG = aten("sigmoid special_expit softplus")
 _SIGN_ONLY = aten("sign sgn signbit isnan isinf isfinite logical_not bitwise_not")
 
 
-def _is_small(value: float | None) -> bool:
-    return value is not None and 0 < value <= LARGEST_EPS
+# A denominator that may have either sign is near zero now and then: there only a tinier constant is an ε.
+_LARGEST_EPS_OF_EITHER_SIGN = 1e-6
 
 
 def _small_counts_as_zero(op: Operation, x: State, value: float | None) -> bool:
     """Whether adding `value` to `x`, or clamping `x` at it, is the ε before a root or a division."""
-    return _is_small(value) and x.nonneg and op.into_division
+    if value is None or not op.into_division:
+        return False
+    largest = op.book.largest_eps if x.nonneg else min(op.book.largest_eps, _LARGEST_EPS_OF_EITHER_SIGN)
+    return 0 < value <= largest
 
 
 def _drop_eps(op: Operation, x: State, value: float) -> State:
@@ -43,10 +45,11 @@ def _drop_eps(op: Operation, x: State, value: float) -> State:
 @register_rule("aten.add", "aten.__add__", "aten.__iadd__")
 def add(op: Operation, self: Any, other: Any, *, alpha: float = 1) -> State:
     a, b = op.state(self), op.state(other)
-    if alpha == 1:
-        for x, c in ((a, b), (b, a)):
-            if _small_counts_as_zero(op, x, c.value):
-                return op.lift(_drop_eps(op, x, c.value or 0.0), op.shape)
+    for x, c, factor in ((a, b, 1.0), (b, a, alpha)):
+        # a + alpha · b, where one of the two is the ε of the other; alpha scales b, whichever it is.
+        small = None if c.value is None else c.value * (alpha if c is b else 1.0)
+        if factor > 0 and _small_counts_as_zero(op, x, small):
+            return op.lift(_drop_eps(op, x, small or 0.0), op.shape)
     return op.add(a, b, opposed=alpha < 0).with_(nonneg=a.nonneg and b.nonneg and alpha >= 0)
 
 
@@ -299,6 +302,14 @@ def needs_zero_nonneg(op: Operation, self: State, *_: Any, **__: Any) -> State:
 @register_rule(*_EXPONENTIALS)
 def exponential(op: Operation, self: State, *_: Any, **__: Any) -> State:
     return op.unlogged(op.require_zero(self))
+
+
+@register_rule("aten.exp", "aten.exp2")
+def power_of_e(op: Operation, self: State) -> State:
+    """exp(A + B(c)) = exp(A) · exp(B(c)): a shift becomes a factor, which a division may take out again."""
+    becomes_factor = self.shifted & (np.abs(self.degree) <= TOLERANCE).all(axis=1)
+    out = exponential_nonneg(op, self)
+    return out.with_(ray=np.where(becomes_factor, self.shift & st.EVERY_DIM, out.ray), shift=out.shift, sure=out.sure)
 
 
 @register_rule(*_EXPONENTIALS_NONNEG)
