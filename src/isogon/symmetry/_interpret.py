@@ -89,7 +89,8 @@ class Walk:
         if blank is None:
             return given
         # The answer must not hang on the values of an example, unless it is a mask of zeros and -∞.
-        is_mask = isinstance(given, torch.Tensor) and blank.floating and bool(torch.isneginf(given).any())
+        can_see = isinstance(given, torch.Tensor) and blank.floating and not given.is_meta
+        is_mask = can_see and bool(torch.isneginf(given).any())
         return _with_facts(blank, given) if is_mask else blank
 
     def _stored(self, node: fx.Node, spec: Any, program: ExportedProgram) -> Any:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import copy
 import inspect
 import io
+import logging
+import os
+import traceback
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr
@@ -57,6 +60,7 @@ def trace(model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]) 
     model = unwrapped(model)
     inputs, named, notes = _usual_call(model, inputs, dict(kwargs))
     program = _export(model, inputs, named)
+    _refuse_sizes_from_values(model, program)
     names: dict[int, list[str]] = {}
     for name, tensor in model.named_parameters(remove_duplicate=False):
         names.setdefault(id(tensor), []).append(name)
@@ -94,11 +98,25 @@ def _usual_call(
     if "use_cache" in parameters and kwargs.get("use_cache") is None and _caches(model):
         kwargs["use_cache"] = False
         notes.append("the model is called with use_cache=False, as in training.")
+    if any(module.training and _drops_layers(module) for module in model.modules()):
+        notes.append("no layer is left out at random (layerdrop).")
     return inputs, kwargs, tuple(notes)
 
 
 def _caches(model: nn.Module) -> bool:
     return bool(getattr(getattr(model, "config", None), "use_cache", False))
+
+
+def _drops_layers(module: nn.Module) -> bool:
+    return hasattr(module, "layerdrop") or hasattr(getattr(module, "config", None), "layerdrop")
+
+
+class _Never:
+    """A rate of layers to leave out that no random number lies below."""
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> bool:
+        return False
 
 
 def _structural_copy(model: nn.Module) -> nn.Module:
@@ -112,6 +130,9 @@ def _structural_copy(model: nn.Module) -> nn.Module:
     for module in twin.modules():  # the parts of a larger model return caches too
         if _caches(module):
             module.config.use_cache = False  # type: ignore[union-attr]
+        if module.training and _drops_layers(module):
+            owner: Any = module if hasattr(module, "layerdrop") else module.config
+            vars(owner)["layerdrop"] = _Never()  # configurations check what is set in the usual way
     return twin
 
 
@@ -122,15 +143,53 @@ def _untouched_rng() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """No warnings, no half-made graph on stderr, no log of torch: an error's message is what a reader can use."""
+    before = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings(), redirect_stderr(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
+
+
 def _export(model: nn.Module, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.export.ExportedProgram:
     try:
-        # A failing export prints the half-made graph; its message alone is what a reader can use.
-        with _untouched_rng(), warnings.catch_warnings(), redirect_stderr(io.StringIO()):
-            warnings.simplefilter("ignore")
+        with _untouched_rng(), _quiet():
             return torch.export.export(_structural_copy(model), inputs, kwargs, strict=False)
     except Exception as error:
+        line = _user_line(error)
         raise ExportError(
-            f"torch.export cannot export {type(model).__name__} with these inputs "
-            f"({type(error).__name__}: {first_line(error)[:300]}): check that the inputs fit the model and that its "
-            "control flow does not depend on values."
+            f"torch.export cannot export {type(model).__name__} with these inputs"
+            f"{f', at {line}' if line else ''} ({type(error).__name__}: {first_line(error)[:300]}): check that the "
+            "inputs fit the model and that its control flow does not depend on values."
         ) from error
+
+
+def _user_line(error: BaseException) -> str:
+    """The last line outside of torch and of isogon that led to the error."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_ours(frame.filename)]
+    if not frames:
+        return ""
+    code = f" ({frames[-1].line})" if frames[-1].line else ""
+    return f"{os.path.basename(frames[-1].filename)}:{frames[-1].lineno}{code}"
+
+
+def _is_ours(file: str) -> bool:
+    folders = (os.path.dirname(torch.__file__), os.path.dirname(os.path.dirname(__file__)))
+    return file.startswith(folders) or file.startswith("<") or "contextlib" in file
+
+
+def _refuse_sizes_from_values(model: nn.Module, program: torch.export.ExportedProgram) -> None:
+    for node in program.graph.nodes:
+        value = node.meta.get("val")
+        if isinstance(value, Tensor) and any(not isinstance(size, int) for size in value.shape):
+            where = next((line.strip() for line in reversed((node.stack_trace or "").splitlines()) if line.strip()), "")
+            raise ExportError(
+                f"{type(model).__name__} makes a tensor whose size depends on values ({node.name}"
+                f"{f': {where}' if where else ''}): sizes have to follow from those of the inputs; multiply by a mask "
+                "instead of picking with it."
+            )
