@@ -20,7 +20,7 @@ homogeneous or unknown, with the number of the reason in `reason`. Two sets of d
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -118,31 +118,71 @@ def worst(reasons: Ints) -> Ints:
 
 
 @dataclass(frozen=True, eq=False)
+class Facts:
+    """What holds of one tensor alone, and of nothing that is computed from it."""
+
+    label: str = ""  # the parameter's or buffer's name, where the tensor is one
+    free: bool = False  # it holds what training left; what is frozen may have been made to be equal, or to sum to zero
+    value: float | None = None  # the one number it holds everywhere, when that is known
+    turned: bool = False  # it is another tensor times a negative number
+    centre: tuple[State, int, str] | None = None  # the "mean" or an "extreme" of that tensor over these dimensions
+    square_of: State | None = None  # it is the square of that tensor
+    stochastic: int = 0  # it sums to 1 along this dimension, given as a mask: attention weights
+
+
+_NO_FACTS = Facts()
+_FACTS = frozenset(fact.name for fact in fields(Facts))
+
+
+@dataclass(frozen=True, eq=False)
 class State:
     """One tensor's T(c) = g(c) ⊙ A + B(c), one row per source; see the module's text for the arrays."""
 
     shape: tuple[int, ...]
+    # g(c): the degrees along runs of channels
     degree: Floats  # (sources, runs)
     reason: Ints  # (sources, runs)
+    # B(c)
     shift: Ints  # (sources,)
     sure: Ints  # (sources,)
     shift_reason: Ints  # (sources,)
+    # what may still be taken out where the degree is NaN
     ray: Ints  # (sources,)
     varies: int  # dimensions along which the tensor varies at most, at any scale
     dim: int = 0
     sizes: tuple[int, ...] = ()
     nonneg: bool = False
-    value: float | None = None  # the one number it holds everywhere, when that is known
-    turned: bool = False  # it is another tensor times a negative number
-    label: str = ""  # the parameter's or buffer's name, where the tensor is one
-    free: bool = False  # it holds what training left; what is frozen may have been made to be equal, or to sum to zero
-    centre: tuple[State, int, str] | None = (
-        None  # it is the "mean" or an "extreme" of that tensor over these dimensions
-    )
-    square_of: State | None = None  # it is the square of that tensor
-    stochastic: int = 0  # it sums to 1 along this dimension, given as a mask: attention weights
     floating: bool = True
     pending: tuple[Pending, ...] = ()  # linear forms that must vanish where the shift is not removed (see _forms.py)
+    facts: Facts = _NO_FACTS
+
+    @property
+    def label(self) -> str:
+        return self.facts.label
+
+    @property
+    def free(self) -> bool:
+        return self.facts.free
+
+    @property
+    def value(self) -> float | None:
+        return self.facts.value
+
+    @property
+    def turned(self) -> bool:
+        return self.facts.turned
+
+    @property
+    def centre(self) -> tuple[State, int, str] | None:
+        return self.facts.centre
+
+    @property
+    def square_of(self) -> State | None:
+        return self.facts.square_of
+
+    @property
+    def stochastic(self) -> int:
+        return self.facts.stochastic
 
     @property
     def sources(self) -> int:
@@ -192,6 +232,9 @@ class State:
         """The same with other values; of another `shift` nothing is certain unless `sure` says so."""
         if "shift" in changes:
             changes.setdefault("sure", np.zeros_like(self.sure))
+        facts = {name: changes.pop(name) for name in _FACTS & changes.keys()}
+        if facts:
+            changes["facts"] = replace(self.facts, **facts)
         return replace(self, **changes)
 
     def unshifted(self, rows: Bools) -> State:
@@ -214,13 +257,13 @@ class State:
 
     def plain(self) -> State:
         """The same degrees without what only this very tensor has: its name, its value, whose mean it is, its sum."""
-        return replace(self, label="", free=False, value=None, turned=False, centre=None, square_of=None, stochastic=0)
+        return replace(self, facts=_NO_FACTS)
 
 
 def constant(shape: Sequence[int], sources: int, *, degree: float = 0.0, **facts: Any) -> State:
     """A tensor of one degree for every source: 0 for a constant, infinity for zeros."""
     none = np.full(sources, NO_REASON, np.int64)
-    return State(
+    blank = State(
         shape=tuple(shape),
         degree=np.full((sources, 1), degree),
         reason=none[:, None],
@@ -229,8 +272,8 @@ def constant(shape: Sequence[int], sources: int, *, degree: float = 0.0, **facts
         shift_reason=none,
         ray=np.zeros(sources, np.int64),
         varies=facts.pop("varies", nontrivial(shape)),
-        **facts,
     )
+    return blank.with_(**facts) if facts else blank
 
 
 def merge_runs(state: State) -> State:
