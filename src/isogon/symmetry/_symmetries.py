@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import difflib
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
@@ -19,12 +18,11 @@ from isogon.symmetry._forms import Constraints, FormOperation
 from isogon.symmetry._interpret import Walk
 from isogon.symmetry._null_space import Vector, groups_of_ones, null_space, rational
 from isogon.symmetry._operation import Operation
+from isogon.symmetry._powers_text import factor_text, powers_text, repeated, repeated_groups
 from isogon.symmetry._scalings import Part, verify_scalings
 from isogon.symmetry._slices import Slices, find_slices
 from isogon.symmetry._state import NO_REASON, State
 from isogon.symmetry._trace import Traced, trace
-
-_SHOWN_NAMES = 6
 
 
 def symmetries(
@@ -35,11 +33,12 @@ def symmetries(
     `inputs` and `kwargs` are an example of what the model is called with, in the mode (train or eval) it is in.
     `verify` measures every answer in double precision. The model is not changed.
 
+    >>> import torch
     >>> net = nn.Sequential(nn.Linear(4, 8, bias=False), nn.ReLU(), nn.Linear(8, 3, bias=False), nn.LayerNorm(3))
-    >>> found = symmetries(net, torch.randn(5, 4))
-    >>> [dict(vector) for vector in found.basis]
+    >>> answer = symmetries(net, torch.randn(5, 4))
+    >>> [dict(vector) for vector in answer.basis]
     [{'0.weight': Fraction(1, 1)}, {'2.weight': Fraction(1, 1)}]
-    >>> found.allows({"0.weight": 1, "2.weight": -1}), found.allows({"3.weight": 1})
+    >>> answer.allows({"0.weight": 1, "2.weight": -1}), answer.allows({"3.weight": 1})
     (True, False)
     """
     traced = trace(model, inputs, kwargs or {})
@@ -271,11 +270,11 @@ class Symmetries:
         given = {powers: 1} if isinstance(powers, str) else powers
         vector = self._read(given)
         violated = self._violated(vector)
-        who = _powers_text({name: rational(float(power)) for name, power in given.items()})
+        who = powers_text({name: rational(float(power)) for name, power in given.items()})
         if violated is None:
             return f"{who}: the output stays as it is."
         form, total = violated
-        parts = " + ".join(f"{_factor(value)}{self.names[place]}" for place, value in form)
+        parts = " + ".join(f"{factor_text(value)}{self.names[place]}" for place, value in form)
         return f"{who}: {self.asked[form]}, which asks for {parts} = 0; here it is {total}.".replace("+ -", "− ")
 
     def _violated(self, vector: Vector) -> tuple[tuple[tuple[int, Fraction], ...], Fraction] | None:
@@ -337,82 +336,3 @@ class Symmetries:
             "incomplete": list(self.incomplete),
             "verification": self.verification,
         }
-
-
-def _factor(value: Fraction) -> str:
-    return "" if value == 1 else "-" if value == -1 else f"{value}·"
-
-
-def _powers_text(vector: Mapping[str, Fraction]) -> str:
-    """Powers as people write them: which weights grow, and which shrink.
-
-    >>> _powers_text({"q.weight": Fraction(1), "k.weight": Fraction(-1), "o.weight": Fraction(-2)})
-    'q.weight · c, k.weight / c, o.weight / c²'
-    """
-    digits = str.maketrans("0123456789/", "⁰¹²³⁴⁵⁶⁷⁸⁹ᐟ")
-    texts = []
-    for name, power in vector.items():
-        size = "" if abs(power) == 1 else str(abs(power)).translate(digits)
-        texts.append(f"{name} {'·' if power > 0 else '/'} c{size}")
-    return ", ".join(texts)
-
-
-_NUMBER = re.compile(r"(?<=\.)\d+(?=[.\[])|^\d+(?=\.)")
-
-
-def repeated(basis: Iterable[Mapping[str, Fraction]]) -> list[tuple[str, int]]:
-    """Vectors as text, those that differ in the numbers of their layers alone shown once with their count.
-
-    >>> one = Fraction(1)
-    >>> repeated([{f"h.{i}.q": one, f"h.{i}.k": -one} for i in range(12)])
-    [('h.0…11.q · c, h.0…11.k / c', 12)]
-    """
-    families: dict[tuple[Any, ...], list[Mapping[str, Fraction]]] = {}
-    for vector in basis:
-        key = tuple((_NUMBER.sub("#", name), power) for name, power in _fold(vector))
-        families.setdefault(key, []).append(vector)
-    rows = []
-    for members in families.values():
-        texts = [_fold(vector) for vector in members]
-        names = [_together([text[place][0] for text in texts]) for place in range(len(texts[0]))]
-        rows.append(
-            (_powers_text({name: power for name, (_, power) in zip(names, texts[0], strict=True)}), len(members))
-        )
-    return rows
-
-
-def repeated_groups(groups: Iterable[frozenset[str]]) -> list[tuple[str, int]]:
-    """Groups as text, in the same way."""
-    ordered = [dict.fromkeys(sorted(group, key=_natural), Fraction(1)) for group in groups]
-    return [(text.replace(" · c", ""), count) for text, count in repeated(ordered)]
-
-
-def _natural(name: str) -> list[Any]:
-    return [(0, int(part)) if part.isdigit() else (1, part) for part in re.split(r"(\d+)", name) if part]
-
-
-def _fold(vector: Mapping[str, Fraction]) -> list[tuple[str, Fraction]]:
-    """The vector with runs over the layers made one: h.0.o, h.1.o, … of one power are h.0…11.o."""
-    families: dict[tuple[str, Fraction], list[str]] = {}
-    for name, power in vector.items():
-        families.setdefault((_NUMBER.sub("#", name), power), []).append(name)
-    return [(_together(names), power) for (_, power), names in families.items()]
-
-
-def _together(names: Sequence[str]) -> str:
-    """One name for names that differ in numbers: the first and the last number where they differ.
-
-    >>> _together(["h.0.o", "h.1.o", "h.2.o"])
-    'h.0…2.o'
-    """
-    if len(set(names)) == 1:
-        return names[0]
-    parts = [re.split(r"(\d+)", name) for name in names]
-    if len({len(part) for part in parts}) > 1:
-        return ", ".join(names)
-    whole = ""
-    for column in zip(*parts, strict=True):
-        different = list(dict.fromkeys(column))
-        numbers = sorted(different, key=lambda text: int(text) if text.isdigit() else 0)
-        whole += column[0] if len(different) == 1 else f"{numbers[0]}…{numbers[-1]}"
-    return whole
