@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from isogon.errors import ArgumentError
 from isogon.symmetry import DisagreementWarning, Symmetries, register_rule, remove_rule, symmetries
 from isogon.symmetry._probe import Oracle
-from isogon.symmetry._scalings import radial_products
 from isogon.symmetry._trace import trace
+from isogon.symmetry.groups._scalings import radial_products
 
 Built = tuple[nn.Module, tuple[Any, ...], dict[str, Any]]
 WIDTH, VOCABULARY = 32, 50

@@ -7,12 +7,11 @@ from __future__ import annotations
 from isogon.symmetry._check import check
 from isogon.symmetry._degree import NOT_HOMOGENEOUS, UNKNOWN, Degree
 from isogon.symmetry._operation import Operation
-from isogon.symmetry._probe import Measurement, measure
+from isogon.symmetry._probe import DisagreementWarning, Measurement, measure
 from isogon.symmetry._scale_map import Break, Disagreement, ScaleMap
-from isogon.symmetry._scalings import DisagreementWarning, Part
 from isogon.symmetry._state import State
-from isogon.symmetry._symmetries import Symmetries, symmetries
 from isogon.symmetry._trace import ExportError, unwrapped
+from isogon.symmetry.groups import Part, Symmetries, symmetries
 from isogon.symmetry.rules import register_rule, remove_rule
 
 __all__ = [

@@ -22,10 +22,9 @@ from isogon.symmetry import _state as st
 from isogon.symmetry._degree import ANY, NOT_HOMOGENEOUS, TOLERANCE, UNKNOWN, Degree
 from isogon.symmetry._graph import feeders
 from isogon.symmetry._interpret import Output, Walk
-from isogon.symmetry._probe import INVARIANT, NOT_INVARIANT, Measurement, measure
+from isogon.symmetry._probe import INVARIANT, NOT_INVARIANT, DisagreementWarning, Measurement, measure
 from isogon.symmetry._reasons import LARGEST_EPS
 from isogon.symmetry._scale_map import JOINT, Break, Disagreement, ScaleMap
-from isogon.symmetry._scalings import DisagreementWarning
 from isogon.symmetry._trace import Traced, trace
 
 

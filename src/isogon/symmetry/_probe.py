@@ -51,6 +51,10 @@ _CLAMPS = (torch.clamp, Tensor.clamp, Tensor.clamp_, torch.clamp_min, Tensor.cla
 _RANDOM_MASKS = (F.dropout, F.dropout1d, F.dropout2d, F.dropout3d, torch.dropout, Tensor.bernoulli_, Tensor.bernoulli)
 
 
+class DisagreementWarning(UserWarning):
+    """The numerical oracle contradicts a static answer: a bug in a rule, worth reporting."""
+
+
 @dataclass(frozen=True)
 class Measurement:
     """What the oracle saw of one parameter, or of all together."""

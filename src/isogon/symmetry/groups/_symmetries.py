@@ -14,15 +14,15 @@ from torch import fx, nn
 from torch.export.graph_signature import InputKind
 
 from isogon.errors import ArgumentError
-from isogon.symmetry._forms import Constraints, FormOperation
 from isogon.symmetry._interpret import Walk
-from isogon.symmetry._null_space import Vector, groups_of_ones, null_space, rational
 from isogon.symmetry._operation import Operation
-from isogon.symmetry._powers_text import factor_text, powers_text, repeated, repeated_groups
-from isogon.symmetry._scalings import Part, verify_scalings
-from isogon.symmetry._slices import Slices, find_slices
 from isogon.symmetry._state import NO_REASON, State
 from isogon.symmetry._trace import Traced, trace
+from isogon.symmetry.groups._forms import Constraints, FormOperation
+from isogon.symmetry.groups._null_space import Vector, groups_of_ones, null_space, rational
+from isogon.symmetry.groups._powers_text import factor_text, powers_text, repeated, repeated_groups
+from isogon.symmetry.groups._scalings import Part, verify_scalings
+from isogon.symmetry.groups._slices import Slices, find_slices
 
 
 def symmetries(

@@ -13,15 +13,11 @@ import torch
 from torch import Tensor
 
 from isogon.errors import first_line
-from isogon.symmetry._probe import NOT_INVARIANT, Oracle, judge
+from isogon.symmetry._probe import NOT_INVARIANT, DisagreementWarning, Oracle, judge
 from isogon.symmetry._trace import Traced
 
 # In place of ε where the oracle's usual one lets rounding errors through.
 _LARGER_EPS = 1e-14
-
-
-class DisagreementWarning(UserWarning):
-    """The numerical oracle contradicts a static answer: a bug in a rule, worth reporting."""
 
 
 @dataclass(frozen=True)
