@@ -153,7 +153,7 @@ class State:
     sizes: tuple[int, ...] = ()
     nonneg: bool = False
     floating: bool = True
-    pending: tuple[Pending, ...] = ()  # linear forms that must vanish where the shift is not removed (see groups/_forms.py)
+    pending: tuple[Pending, ...] = ()  # forms that must vanish where the shift is not removed (see groups/_forms.py)
     facts: Facts = _NO_FACTS
 
     @property
