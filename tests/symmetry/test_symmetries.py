@@ -18,6 +18,7 @@ from isogon.errors import ArgumentError
 from isogon.symmetry import DisagreementWarning, Symmetries, register_rule, remove_rule, symmetries
 from isogon.symmetry._probe import Oracle
 from isogon.symmetry._trace import trace
+from isogon.symmetry.groups._null_space import groups_of_ones
 from isogon.symmetry.groups._scalings import radial_products
 
 Built = tuple[nn.Module, tuple[Any, ...], dict[str, Any]]
@@ -319,6 +320,35 @@ def test_a_softmax_written_by_hand_and_logarithms():
             return (x.abs() @ self.w).log().softmax(-1)
 
     assert symmetries(Logs(), torch.randn(3, 4)).alone == ("w",)
+    # Where nothing removes what the logarithm makes of the scale, it is there.
+    assert symmetries(nn.Sequential(nn.Linear(4, 4, bias=False), Log()), torch.randn(3, 4)).basis == ()
+
+
+class Log(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.abs().log()
+
+
+def test_one_bias_in_two_factors_ties_both():
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w, self.v = nn.Parameter(torch.randn(4, 4)), nn.Parameter(torch.randn(4, 4))
+            self.b = nn.Parameter(torch.randn(4))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return F.layer_norm((x @ self.w + self.b) * (x @ self.v + self.b), (4,))
+
+    answer = symmetries(Net(), torch.randn(5, 4), verify=True)
+    assert answer.verification.startswith("verified")
+    assert answer.basis == ({"w": 1, "b": 1, "v": 1},)
+
+
+def test_no_group_has_a_part_that_is_one():
+    one = Fraction(1)
+    # 0 and 1 are free: a basis may have them in one vector, a group may not. 2 goes with 3, 4 with nothing.
+    equations = [{2: one, 3: -one}, {4: one}]
+    assert groups_of_ones(equations, 5, [{0: one, 1: one}]) == [{0}, {1}, {2, 3}]
 
 
 def test_what_has_no_rule_asks_more_and_is_named():
