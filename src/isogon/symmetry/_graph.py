@@ -22,7 +22,9 @@ _VIEWS = words(
 _BEFORE_SOFTMAX = _VIEWS | words("add sub masked_fill where mul div dropout")
 _SOFTMAX = words("softmax _softmax log_softmax _log_softmax scaled_dot_product_attention cross_entropy_loss")
 # These return their input itself when there is nothing to do, which their schema does not say.
-_MAY_RETURN_INPUT = words("type_as dropout feature_dropout alpha_dropout feature_alpha_dropout")
+_MAY_RETURN_INPUT = words(
+    "atleast_1d atleast_2d atleast_3d type_as dropout feature_dropout alpha_dropout feature_alpha_dropout"
+)
 
 
 _WEIGHTED = words(

@@ -25,6 +25,11 @@ _REGIONS = {"wrap_with_set_grad_enabled": 1, "wrap_with_autocast": 4}  # positio
 _ASK_ABOUT_USES = graph.words("add clamp clip clamp_min maximum fmax max masked_fill where")
 
 
+#: what a number that was read out of a tensor is called
+NUMBER = "a number read out of a tensor"
+_TAKE_NUMBERS = graph.words("add sub rsub mul div full full_like new_full pow clamp where masked_fill item")
+
+
 @dataclass(frozen=True)
 class Output:
     """A floating-point output and the operation that makes it."""
@@ -275,6 +280,8 @@ def _judged(op: Operation, args: Any, kwargs: dict[str, Any], states: list[State
     """The rule's answer; unknown where there is no rule, or where it does not fit the operation."""
     rule = find_rule(op.name)
     why = ""
+    if op.short not in _TAKE_NUMBERS and any(state.label == NUMBER for state in states):
+        rule, why = None, f"{op.place} takes a number that was read out of a tensor"
     if rule is not None:
         try:
             result = rule(op, *args, **kwargs)
@@ -293,4 +300,6 @@ def _number(op: Operation, states: list[State], node: fx.Node) -> Any:
     if all(x.fixed.all() for x in states):
         return node.meta.get("val")
     number = replace(op, shapes=[()])
-    return number.scalar(states[0]) if op.short in ("item", "_local_scalar_dense") else number.unknown(*states)
+    if op.short not in ("item", "_local_scalar_dense"):
+        return number.unknown(*states)
+    return number.scalar(states[0]).with_(label=NUMBER)

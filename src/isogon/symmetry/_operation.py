@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -26,6 +26,8 @@ class Operation(Doubts):
     sources: int
     into_division: bool = False  # the result goes only into sqrt, rsqrt, a denominator or a negative power
     into_softmax: bool = False
+    #: whether what holds of a row holds of the tensor: rows are powers of one question, not questions
+    rows_are_one: ClassVar[bool] = False
     run: Callable[..., Any] | None = None  # the operation itself, to be run on labels
 
     @property
@@ -157,6 +159,7 @@ class Operation(Doubts):
             sure=st.spread(x.sure, table),
             ray=(x.ray << offset) & st.EVERY_DIM,
             varies=x.varies << offset,
+            stochastic=x.stochastic << offset,
         )
 
     def align(self, a: State, b: State) -> tuple[State, State]:
@@ -173,10 +176,8 @@ class Operation(Doubts):
         Where the two are `opposed`, as in a − b, shifts of both that may be one may cancel.
         """
         a, b = self.align(self.state(first), self.state(second))
-        if a.is_zero:
-            return b.plain()
-        if b.is_zero:
-            return a.plain()
+        if a.is_zero or b.is_zero:
+            return self.beside_zeros(b, a) if a.is_zero else self.beside_zeros(a, b)
         da, ra, db, rb, dim, sizes = st.common_runs(a, b, a.dim, b.dim)
         none_a, none_b = np.isposinf(da), np.isposinf(db)
         with np.errstate(invalid="ignore"):
@@ -226,6 +227,12 @@ class Operation(Doubts):
                 ray=np.where(trouble, np.where(main.broken, factor_dims(main), 0), out.ray),
             )
         )
+
+    def beside_zeros(self, x: State, zeros: State) -> State:
+        """x + zeros, or infinities of a mask, which then vary as the mask does."""
+        if zeros.value == 0.0:
+            return x.plain()
+        return x.plain().shifted_along(zeros.varies).with_(varies=x.varies | zeros.varies)
 
     def choice(self, first: Any, second: Any, verb: str) -> State:
         """Elements of two tensors, which of them does not change with the scale: the degrees must be equal.
@@ -298,7 +305,7 @@ class Operation(Doubts):
                 value=a.value * b.value if a.value is not None and b.value is not None else None,
                 turned=a.turned ^ b.turned ^ ((a.value or 0) < 0) ^ ((b.value or 0) < 0),
                 floating=self.floating,
-                pending=st.join_pending(a, b),
+                pending=st.without_owners(st.join_pending(a, b)),
             )
         )
 

@@ -44,7 +44,8 @@ class Pending(NamedTuple):
 
     form: Form
     row: int  # of `State.shift`, where the dimensions of this shift are
-    owner: Form = ()  # the form of the channels that have the shift, where these are known
+    #: the form of the channels that have the shift, while these are as they were: it goes where they are left out
+    owner: Form | None = None
 
 
 EVERY_DIM = HAS_SHIFT - 1
@@ -371,6 +372,11 @@ def one_shift(a: State, b: State) -> Bools:
 def join_pending(*states: State) -> tuple[Pending, ...]:
     """The forms that belong to the shifts of any of the states, each once."""
     return tuple(dict.fromkeys(entry for state in states for entry in state.pending if state.shift[entry.row]))
+
+
+def without_owners(pending: tuple[Pending, ...]) -> tuple[Pending, ...]:
+    """The same of a tensor whose channels have other forms than before."""
+    return tuple(dict.fromkeys(entry._replace(owner=None) for entry in pending))
 
 
 def sure_times(x: State, factor: State) -> Ints:

@@ -14,15 +14,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from isogon.symmetry import _state as st
-from isogon.symmetry._degree import TOLERANCE
 from isogon.symmetry._operation import Operation
 from isogon.symmetry._reasons import ACTIVATION_CURE, Book
 from isogon.symmetry._state import Bools, Floats, Form, Ints, Pending, State
+
+# Powers that differ by less are equal: sums of thirds and halves in floating point differ by less.
+_ROUNDING = 1e-9
 
 
 @dataclass
@@ -44,7 +46,7 @@ def sparse(column: Floats) -> Form:
     >>> sparse(np.array([0.0, 2.0, -1.0]))
     ((1, 2.0), (2, -1.0))
     """
-    rows = np.flatnonzero(np.abs(column) > TOLERANCE)
+    rows = np.flatnonzero(np.abs(column) > _ROUNDING)
     return tuple((int(row), float(column[row])) for row in rows)
 
 
@@ -64,6 +66,8 @@ def _only(x: State, pending: Iterable[Pending]) -> State:
 @dataclass
 class FormOperation(Operation):
     """An operation of which nothing breaks: it writes into the book what it asks of the powers."""
+
+    rows_are_one: ClassVar[bool] = True
 
     @property
     def _asked(self) -> Constraints:
@@ -101,6 +105,8 @@ class FormOperation(Operation):
     def mix(self, x: State, verb: str = "sums over", groups: int = 1) -> State:
         if x.runs == 1:
             return x
+        # From here on a shift belongs to all channels.
+        x = replace(x, pending=st.without_owners(x.pending))
         if groups > 1:
             channels = x.shape[x.dim]
             degree, _ = st.per_channel(x, channels)
@@ -110,9 +116,7 @@ class FormOperation(Operation):
             return st.from_channels(x, columns, np.full_like(columns, st.NO_REASON, dtype=np.int64), x.dim)
         column = self._equal(x.degree, verb)
         reason = np.full((x.sources, 1), st.NO_REASON, np.int64)
-        # From here on a shift belongs to all channels.
-        pending = tuple(entry._replace(owner=()) for entry in x.pending)
-        return x.with_(degree=column[:, None], reason=reason, dim=0, sizes=(), pending=pending)
+        return x.with_(degree=column[:, None], reason=reason, dim=0, sizes=())
 
     def _equal(self, degree: Floats, verb: str) -> Floats:
         """The one column that all have to be, zeros aside."""
@@ -148,10 +152,8 @@ class FormOperation(Operation):
     def add(self, first: Any, second: Any, verb: str = "is added to", opposed: bool = False) -> State:
         """a + b: equal forms stay, zeros do not count, unequal ones are asked to be equal, at once or as a shift."""
         a, b = self.align(self.state(first), self.state(second))
-        if a.is_zero:
-            return b.plain()
-        if b.is_zero:
-            return a.plain()
+        if a.is_zero or b.is_zero:
+            return self.beside_zeros(b, a) if a.is_zero else self.beside_zeros(a, b)
         da, _, db, _, dim, sizes = st.common_runs(a, b, a.dim, b.dim)
         da, db = np.broadcast_arrays(da, db)
         none_a, none_b = np.isposinf(da), np.isposinf(db)
@@ -160,7 +162,13 @@ class FormOperation(Operation):
         unequal = [(column, form) for column in range(gaps.shape[1]) if (form := sparse(gaps[:, column]))]
         varies = a.varies | b.varies
         main, other = (a, b) if b.varies.bit_count() <= a.varies.bit_count() else (b, a)
-        shift, pending = a.shift | b.shift, st.join_pending(a, b)
+        # The channels keep their forms where none of them were zeros; what the other term waits for is not theirs.
+        whole = not np.isposinf(main.degree).any()
+        mains = main.pending if whole else st.without_owners(main.pending)
+        pending = tuple(
+            dict.fromkeys((*st.join_pending(replace(main, pending=mains)), *st.without_owners(st.join_pending(other))))
+        )
+        shift = a.shift | b.shift
         mine, its = (da, db) if main is a else (db, da)
         degree = np.where(np.isposinf(mine), its, mine)
         if unequal and other.varies == varies:
@@ -186,7 +194,10 @@ class FormOperation(Operation):
         return st.merge_runs(_only(total, waiting))
 
     def move(self, x: State, shape: Sequence[int], table: Sequence[int], run: Callable[[Any], Any]) -> State:
-        """As before; the shifts of channels that are left behind ask for nothing here."""
+        """Rearranged; where some channels are left out, so are the shifts that only they have.
+
+        A fused bias of queries, keys and values has a shift for each: the part with the keys has theirs alone.
+        """
         out = super().move(x, shape, table, run)
         if not out.pending or x.runs == out.runs == 1:
             return out

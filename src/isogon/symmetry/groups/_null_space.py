@@ -17,16 +17,17 @@ _PASSES = 6
 _MOST_STEPS = 20_000
 
 
-def rational(value: float) -> Fraction:
-    """The power that a floating-point number stands for.
+def rational(value: float) -> Fraction | None:
+    """The power that a floating-point number stands for; None where it is no simple fraction.
 
-    >>> rational(2 / 3)
-    Fraction(2, 3)
+    >>> rational(2 / 3), rational(3.14159265)
+    (Fraction(2, 3), None)
     """
-    return Fraction(value).limit_denominator(5040)
+    simple = Fraction(value).limit_denominator(5040)
+    return simple if simple and abs(simple - Fraction(value)) < 1e-9 else None
 
 
-def eliminate(equations: Iterable[Vector], unknowns: int) -> dict[int, Vector]:
+def eliminate(equations: Iterable[Vector]) -> dict[int, Vector]:
     """The equations solved for some of their unknowns: pivot → the equation, in which it has coefficient 1.
 
     No pivot is in another pivot's equation. A pivot is an unknown that few equations have, the last of these, so that
@@ -72,7 +73,7 @@ def null_space(equations: Iterable[Vector], unknowns: int) -> list[Vector]:
     >>> null_space([{0: one, 1: one}, {2: 2 * one, 0: one}], 4)
     [{3: Fraction(1, 1)}, {0: Fraction(2, 1), 1: Fraction(-2, 1), 2: Fraction(-1, 1)}]
     """
-    solved = eliminate(equations, unknowns)
+    solved = eliminate(equations)
     basis: dict[int, Vector] = {free: {free: Fraction(1)} for free in range(unknowns) if free not in solved}
     for pivot, row in solved.items():
         for unknown, value in row.items():

@@ -77,13 +77,15 @@ def _measure(
 ) -> tuple[set[int], float, float]:
     """Which rows of `powers` change the output, the largest Σ a⟨w, g⟩, and the change when all are scaled."""
     sums = np.abs(radial_products(oracle, parts, 2) @ powers.T).max(axis=0, initial=0.0)
-    wrong = {number for number, total in enumerate(sums) if judge(total, oracle.rounded) == NOT_INVARIANT}
-    # All of them at once, each by a factor of its own; where that changes something, one by one.
+    doubtful = {number for number, total in enumerate(sums) if judge(total, oracle.rounded) == NOT_INVARIANT}
+    # All of them at once, each by a factor of its own.
     together = np.random.default_rng(0).uniform(-1.0, 1.0, len(powers)) @ powers
     moved = oracle.deviation(_factors(oracle, parts, together))
     if judge(moved, oracle.rounded) == NOT_INVARIANT:
-        each = [oracle.deviation(_factors(oracle, parts, row)) for row in powers]
-        wrong |= {number for number, change in enumerate(each) if judge(change, oracle.rounded) == NOT_INVARIANT}
+        doubtful = set(range(len(powers)))
+    # Values decide: a gradient misses what is detached.
+    changes = {number: oracle.deviation(_factors(oracle, parts, powers[number])) for number in sorted(doubtful)}
+    wrong = {number for number, change in changes.items() if judge(change, oracle.rounded) == NOT_INVARIANT}
     return wrong, float(sums.max(initial=0.0)), moved
 
 

@@ -7,6 +7,7 @@ own way, the weight has slices.
 from __future__ import annotations
 
 import operator
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -70,7 +71,9 @@ class Slices:
         if len(runs) == self.count:
             layer = ".".join(parameter.lower().split(".")[-2:])
             for letters, marks in _KNOWN.items():
-                if len(letters) == self.count and any(mark in layer for mark in marks):
+                if len(letters) == self.count and any(
+                    re.search(rf"(?<![a-z0-9]){mark}(?![a-z0-9])", layer) for mark in marks
+                ):
                     return letters
             ends = np.cumsum([size for _, size in runs])
             return tuple(f"{end - size}:{end}" for (_, size), end in zip(runs, ends, strict=True))
@@ -78,9 +81,9 @@ class Slices:
 
 
 _KNOWN: dict[tuple[str, ...], tuple[str, ...]] = {
-    ("q", "k", "v"): ("qkv", "c_attn", "in_proj", "query_key_value"),
-    ("k", "v"): ("kv",),
-    ("gate", "up"): ("gate_up", "w12", "gate_and_up"),
+    ("q", "k", "v"): ("qkv(_proj)?", "c_attn", "in_proj(_weight|_bias)?", "query_key_value"),
+    ("k", "v"): ("kv(_proj)?",),
+    ("gate", "up"): ("gate_up(_proj)?", "w12"),
 }
 
 

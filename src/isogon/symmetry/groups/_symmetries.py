@@ -16,7 +16,7 @@ from torch.export.graph_signature import InputKind
 from isogon.errors import ArgumentError
 from isogon.symmetry._interpret import Walk
 from isogon.symmetry._operation import Operation
-from isogon.symmetry._state import NO_REASON, State
+from isogon.symmetry._state import NO_REASON, Form, State
 from isogon.symmetry._trace import Traced, trace
 from isogon.symmetry.groups._forms import Constraints, FormOperation
 from isogon.symmetry.groups._null_space import Vector, groups_of_ones, null_space, rational
@@ -136,18 +136,17 @@ class _FormWalk(Walk):
 
 def _answer(traced: Traced, walk: _FormWalk) -> Symmetries:
     count = sum(map(len, walk.rows.values()))
-    equations = {form: {row: rational(value) for row, value in form} for form in walk.asked.forms}
-    basis = null_space(equations.values(), count)
+    equations = [(equation, why) for form, why in walk.asked.forms.items() for equation in _equations(form)]
+    basis = null_space([equation for equation, _ in equations], count)
     names, places = _merge_slices(walk, basis)
     merged = [_renumber(vector, places) for vector in basis]
     asked = {}
-    for form, why in walk.asked.forms.items():
-        equation: Vector = {}
-        for row, value in equations[form].items():
-            equation[places[row]] = equation.get(places[row], Fraction(0)) + value
-        asked[tuple(sorted((row, value) for row, value in equation.items() if value))] = why
+    for equation, why in equations:
+        merged_equation: Vector = {}
+        for row, value in equation.items():
+            merged_equation[places[row]] = merged_equation.get(places[row], Fraction(0)) + value
+        asked[tuple(sorted((row, value) for row, value in merged_equation.items() if value))] = why
     asked.pop((), None)
-    # A parameter that no equation asks about, and that is not judged by a degree that became 0, has no effect.
     parts = _parts(walk, names, places)
     untouched = {place for place, name in enumerate(names) if _base(name) not in walk.reached}
     groups = groups_of_ones([dict(form) for form in asked], len(names), merged)
@@ -163,6 +162,14 @@ def _answer(traced: Traced, walk: _FormWalk) -> Symmetries:
         parts=parts,
         asked=asked,
     )
+
+
+def _equations(form: Form) -> list[Vector]:
+    """What a form asks for; where its powers are no simple fractions, that each of its unknowns is 0."""
+    powers = {row: rational(value) for row, value in form}
+    if None in powers.values():
+        return [{row: Fraction(1)} for row in powers]
+    return [{row: power for row, power in powers.items() if power is not None}]
 
 
 def _assumed(book: Constraints) -> list[str]:
@@ -270,7 +277,7 @@ class Symmetries:
         given = {powers: 1} if isinstance(powers, str) else powers
         vector = self._read(given)
         violated = self._violated(vector)
-        who = powers_text({name: rational(float(power)) for name, power in given.items()})
+        who = powers_text({name: _exact(power) for name, power in given.items()})
         if violated is None:
             return f"{who}: the output stays as it is."
         form, total = violated
@@ -294,7 +301,7 @@ class Symmetries:
                 cure = f"did you mean {' or '.join(close)}" if close else "see the names in .names"
                 raise ArgumentError("powers", "trainable weights of the model, or slices of them", given, cure)
             for place in places:
-                vector[place] = rational(float(power))
+                vector[place] = _exact(power)
         return vector
 
     @cached_property
@@ -336,3 +343,8 @@ class Symmetries:
             "incomplete": list(self.incomplete),
             "verification": self.verification,
         }
+
+
+def _exact(power: float | Fraction) -> Fraction:
+    """The power that a user gave: a third as a float is a third."""
+    return (rational(power) if isinstance(power, float) else None) or Fraction(power)

@@ -56,7 +56,7 @@ def contract(
         sizes=sizes,
         nonneg=a.nonneg and b.nonneg,
         floating=op.floating,
-        pending=st.join_pending(a, b),
+        pending=st.without_owners(st.join_pending(a, b)),
     )
     if tracked is None:
         return result
@@ -263,7 +263,7 @@ def attention(
     value: State,
     attn_mask: State | None = None,
     dropout_p: float = 0.0,
-    *_: Any,
+    *more: Any,
     **named: Any,
 ) -> State:
     """softmax(q·kᵀ + mask)·v: the scores need degree 0; a shift that is equal for all keys does not matter."""
@@ -277,7 +277,9 @@ def attention(
     weights = softmax_over(op, scores, scores.ndim - 1, f"the softmax of {op.place}")
     if attn_mask is not None and not attn_mask.floating:
         weights = op.given(weights, attn_mask)
-    weights = weights.with_(stochastic=0) if dropout_p else weights
+    if attn_mask is not None or dropout_p or named.get("is_causal") or (more and more[0]):
+        # A query whose keys are all masked has weights of 0, and every query sees other keys.
+        weights = weights.with_(stochastic=0, varies=st.nontrivial(weights.shape))
     return contract(op, weights, [*batch, "l", "s"], value, [*batch, "s", "e"], [*batch, "l", "e"], op.shape)
 
 

@@ -16,8 +16,11 @@ from isogon.symmetry.rules._registry import aten, register_rule
         "normal_ uniform_ exponential_ random_ tril_indices triu_indices hann_window sym_size sym_numel"
     )
 )
-def fresh(op: Operation, *_: Any, **__: Any) -> Any:
+def fresh(op: Operation, *given: Any, **named: Any) -> Any:
     """Numbers that no parameter reaches; the random state is taken to be the same at every scale."""
+    states = [x for x in (*given, *named.values()) if isinstance(x, State) and not x.fixed.all()]
+    if states and not op.short.endswith("_like") and not op.short.startswith("sym_"):
+        return op.unknown(*states, why=f"{op.place} is made from numbers that change")
     return op.constant(floating=op.floating)
 
 
@@ -39,7 +42,10 @@ def drawn(op: Operation, self: State, *args: Any, **named: Any) -> State:
     if isinstance(args[0] if args else None, float):
         return op.constant()
     fixed = op.require_zero(self)
-    return fixed.with_(nonneg=True) if op.short != "multinomial" else from_values(op, fixed)
+    if op.short == "multinomial":
+        return from_values(op, fixed)
+    # Equal probabilities, and yet every element is sampled.
+    return fixed.with_(nonneg=True, varies=st.nontrivial(fixed.shape))
 
 
 @register_rule(*aten("zeros zeros_like new_zeros zero empty empty_like new_empty empty_strided empty_permuted"))

@@ -39,7 +39,8 @@ def _small_counts_as_zero(op: Operation, x: State, value: float | None) -> bool:
 def _drop_eps(op: Operation, x: State, value: float) -> State:
     if (np.abs(np.where(np.isfinite(x.degree), x.degree, 0.0)) > TOLERANCE).any() or x.shifted.any():
         op.assume_small(value)
-    return x.plain().with_(degree=np.where(np.isposinf(x.degree) & ~x.shifted[:, None], 0.0, x.degree))
+    still = ~x.shifted if not op.rows_are_one else np.full_like(x.shifted, not x.shifted.any())
+    return x.plain().with_(degree=np.where(np.isposinf(x.degree) & still[:, None], 0.0, x.degree))
 
 
 @register_rule("aten.add", "aten.__add__", "aten.__iadd__")
@@ -253,7 +254,7 @@ def choose(op: Operation, condition: State, self: Any = None, other: Any = None)
     a, b, mask = (op.lift(x, op.shape) for x in (a, b, condition))
     along = np.where(a.vanishing | b.vanishing, 0, mask.varies)
     ray = np.where(out.broken & ~mask.broken, along | factor_dims(a) | factor_dims(b), out.ray)
-    return out.with_(nonneg=a.nonneg and b.nonneg, ray=ray)
+    return out.with_(nonneg=a.nonneg and b.nonneg, ray=ray, varies=out.varies | mask.varies)
 
 
 def _masks(x: Any) -> bool:
@@ -265,7 +266,9 @@ def _masks(x: Any) -> bool:
 def masked_fill(op: Operation, self: State, mask: State, value: Any) -> State:
     filling = op.state(value)
     if filling.value is not None and (filling.value <= -st.INFINITE or (_masks(filling) and op.into_softmax)):
-        return op.lift(op.given(op.picked(self.plain()), mask), op.shape).with_(nonneg=False)
+        out = op.lift(op.given(op.picked(self.plain()), mask), op.shape)
+        along = op.lift(mask, op.shape).varies
+        return out.shifted_along(along).with_(nonneg=False, varies=out.varies | along)
     return choose(op, mask, filling, self)
 
 

@@ -120,7 +120,9 @@ def running_sum(op: Operation, self: State, dim: int, **_: Any) -> State:
 
 @register_rule("aten.cumprod")
 def running_product(op: Operation, self: State, dim: int, **_: Any) -> State:
-    return op.require_zero(self) if self.fixed.all() else op.unknown(self)
+    if not self.fixed.all():
+        return op.unknown(self)
+    return op.require_zero(self).with_(varies=self.varies | 1 << dim % max(self.ndim, 1) & st.nontrivial(self.shape))
 
 
 @register_rule("aten.cummax", "aten.cummin")
@@ -269,7 +271,9 @@ def resize(op: Operation, self: State, *_: Any, **__: Any) -> State:
 @register_rule("aten.grid_sampler", "aten.grid_sampler_2d", "aten.grid_sampler_3d")
 def grid_sample(op: Operation, input: State, grid: State, *_: Any) -> State:
     out = _windowed(op, input, input.ndim - 2, extreme=False, padded=True)
-    return op.given(out, grid).with_(nonneg=False)
+    # Every sample has a grid of its own.
+    full = st.nontrivial(op.shape)
+    return op.given(out.shifted_along(full), grid).with_(nonneg=False, varies=full)
 
 
 @register_rule(
@@ -319,7 +323,9 @@ def distance(op: Operation, self: State, target: State, *_: Any, **__: Any) -> S
         "soft_margin_loss poisson_nll_loss"
     )
 )
-def fixed_loss(op: Operation, self: State, target: State, *_: Any, **__: Any) -> State:
+def fixed_loss(op: Operation, self: State, target: State, *more: Any, **named: Any) -> State:
     """Most have logarithms or exponentials in them."""
     each = op.multiply(op.unlogged(op.require_zero(self)), op.unlogged(op.require_zero(target)))
+    for weight in (*more, *named.values()):
+        each = op.multiply(each, op.require_zero(weight)) if isinstance(weight, State) else each
     return _averaged(op, op.logged(each, self, target)).with_(nonneg=False)

@@ -45,6 +45,11 @@ def reshaped(op: Operation, x: State, shape: tuple[int, ...]) -> State:
     return out.with_(label=x.label, free=x.free, centre=x.centre)
 
 
+@register_rule("aten.view.dtype")
+def view_bits(op: Operation, self: State, *_: Any) -> State:
+    return op.unknown(self, why=f"{op.place} reads the bits of {{0}} as another type")
+
+
 @register_rule(*aten("view reshape _unsafe_view flatten unflatten squeeze unsqueeze view_as reshape_as ravel"))
 def reshape(op: Operation, self: State, *_: Any, **__: Any) -> State:
     return reshaped(op, self, op.shape)
@@ -157,10 +162,13 @@ def triangle(op: Operation, self: State, diagonal: int = 0) -> State:
 def rearrange(op: Operation, self: State, *_: Any, **__: Any) -> State:
     """Any other movement of elements: uniform degrees stay, dimensions that matter are followed by moving labels."""
     assert op.run is not None
-    table = [st.nontrivial(op.shape)] * self.ndim
+    full = st.nontrivial(op.shape)
+    table = [full] * self.ndim
     if self.shifted.any() or self.broken.any():
         table = follow_dims(self.shape, op.run) or table
-    return op.move(self, op.shape, table, op.run)
+    out = op.move(self, op.shape, table, op.run)
+    # These put zeros in, so that what was the same everywhere is so no longer.
+    return out.shifted_along(full).with_(varies=full) if op.short in ("diag_embed", "im2col") else out
 
 
 @register_rule("aten.split", "aten.split_with_sizes", "aten.chunk", "aten.tensor_split", "aten.unbind", "aten.hsplit")
