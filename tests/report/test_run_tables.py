@@ -133,7 +133,7 @@ def test_a_file_of_records_is_a_run_too(run_folder, records, tmp_path):
     assert summarise(run_folder / "records.parquet").name == "first run"
     records.to_parquet(tmp_path / "alone.parquet")
     run = summarise(tmp_path / "alone.parquet")
-    assert (run.name, run.recipe, run.findings) == ("alone.parquet", None, [])
+    assert (run.name, run.recipe, run.findings) == ("alone.parquet", None, findings(records, None))
     assert len(run.lines) == len(summarise(run_folder).lines)
 
 
