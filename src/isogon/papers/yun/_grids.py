@@ -33,8 +33,15 @@ _PRINTED: dict[Network, dict[str, Any]] = {
 }
 
 
-def base_run(scale: Scale, network: Network = "invariant", *, momentum: float = 0.9, schedule: str = "step") -> Config:
-    """The run of the bottom row; grids set their own N and B.
+def base_run(
+    scale: Scale,
+    network: Network = "invariant",
+    *,
+    momentum: float = 0.9,
+    schedule: str = "step",
+    epochs: int | None = None,
+) -> Config:
+    """The run of the bottom row, for `epochs` if not the usual number; grids set their own N and B.
 
     Without momentum the base learning rate is ten times as large, so the tuning factor is the same.
     """
@@ -52,8 +59,10 @@ def base_run(scale: Scale, network: Network = "invariant", *, momentum: float = 
         # test accuracy of any epoch but the last.
         every = 100 if momentum else 0
         return Config(recipe=recipe, **tiny, schedule=schedule, monitor_every=every, test_every=0, save_weights=False)
-    epochs = 120 if network == "tiny-imagenet" else 300
-    recipe = Recipe(lr=lr, weight_decay=1e-4, momentum=momentum, batch_size=128, samples=50_000, epochs=epochs)
+    printed_epochs = 120 if network == "tiny-imagenet" else 300
+    recipe = Recipe(
+        lr=lr, weight_decay=1e-4, momentum=momentum, batch_size=128, samples=50_000, epochs=epochs or printed_epochs
+    )
     return Config(
         recipe=recipe,
         **_PRINTED[network],
