@@ -19,7 +19,7 @@ from torch.utils.hooks import RemovableHandle
 
 from isogon.errors import ArgumentError, check_choice, check_whole
 from isogon.nets._norms import NORMS, GhostBatchNorm1d, GhostBatchNorm2d, NormKind, make_norm
-from isogon.symmetry import Break, ScaleMap, check, unwrapped
+from isogon.symmetry import Break, ScaleMap, check, unwrap
 
 ConversionStyle = Literal["affine", "plain"]
 
@@ -65,7 +65,7 @@ def convert(
     check_choice("style", style, ("affine", "plain"))
     if ghost_batch is not None:
         check_whole("ghost_batch", ghost_batch, cure="the papers use 64")
-    model = unwrapped(model)
+    model = unwrap(model)
     example = _Example(inputs, dict(kwargs or {}))
     work = _Workshop(copy.deepcopy(model), example, style, ghost_batch)
     work.prepare()

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from isogon.errors import ArgumentError
-from isogon.symmetry import ScaleMap, unwrapped
+from isogon.symmetry import ScaleMap, unwrap
 
 
 def invariant_names(scale_map: ScaleMap) -> frozenset[str]:
@@ -23,7 +23,7 @@ def split_groups(model: nn.Module, scale_map: ScaleMap, **options: Any) -> list[
     """
     names = invariant_names(scale_map)
     groups: list[list[nn.Parameter]] = [[], []]
-    for name, parameter in unwrapped(model).named_parameters():
+    for name, parameter in unwrap(model).named_parameters():
         if parameter.requires_grad:
             groups[name not in names].append(parameter)
     return [{"params": parameters, **options} for parameters in groups if parameters]
@@ -33,7 +33,7 @@ def group_names(optimizer: torch.optim.Optimizer, model: nn.Module | None) -> li
     """The names in `model` of each group's parameters; none without a model."""
     if model is None:
         return [[] for _ in optimizer.param_groups]
-    names = {id(parameter): name for name, parameter in unwrapped(model).named_parameters()}
+    names = {id(parameter): name for name, parameter in unwrap(model).named_parameters()}
     return [
         [names.get(id(parameter), "a parameter of another model") for parameter in group["params"]]
         for group in optimizer.param_groups

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from isogon.errors import ArgumentError, check_number
-from isogon.symmetry import unwrapped
+from isogon.symmetry import unwrap
 from isogon.theory import UpdateRule, rule_of
 
 #: optimizer state → the power of c it is multiplied by
@@ -55,7 +55,7 @@ def scale_weights(optimizer: torch.optim.Optimizer, groups: Iterable[dict[str, A
 @torch.no_grad()
 def scale_statistics(model: nn.Module, degrees: Mapping[str, Sequence[float]], factor: float) -> None:
     """Let running means and variances follow weights multiplied by c = `factor`: c^d and c^(2d), d by channel."""
-    inner = unwrapped(model)
+    inner = unwrap(model)
     for name, by_channel in degrees.items():
         module = inner.get_submodule(name)
         if isinstance(module.running_mean, torch.Tensor) and isinstance(module.running_var, torch.Tensor):

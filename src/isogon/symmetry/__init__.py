@@ -10,7 +10,7 @@ from isogon.symmetry._operation import Operation
 from isogon.symmetry._probe import DisagreementWarning, Measurement, measure
 from isogon.symmetry._scale_map import Break, Disagreement, ScaleMap
 from isogon.symmetry._state import State
-from isogon.symmetry._trace import ExportError, unwrapped
+from isogon.symmetry._trace import ExportError, unwrap
 from isogon.symmetry.groups import Part, Symmetries, symmetries
 from isogon.symmetry.rules import register_rule, remove_rule
 
@@ -33,5 +33,5 @@ __all__ = [
     "register_rule",
     "remove_rule",
     "symmetries",
-    "unwrapped",
+    "unwrap",
 ]

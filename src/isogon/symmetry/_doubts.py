@@ -28,17 +28,17 @@ class Doubts(Site):
         certain |= (x.sure if over is None else x.sure & over) != 0
         words = words or f"and {self.place} does not remove it"
         doubt = f"and {self.place} may or may not remove it" if over else "and perhaps nothing of it is left"
-        met = x.shift_reason.copy()
+        reasons = x.shift_reason.copy()
         for number in np.unique(x.shift_reason[rows]):
-            for unknown, part, said in ((False, certain, words), (True, ~certain, doubt)):
+            for unknown, part, text in ((False, certain, words), (True, ~certain, doubt)):
                 here = rows & part & (x.shift_reason == number)
                 if here.any():
-                    met[here] = self.book.meet(int(number), self.node, said, unknown)
+                    reasons[here] = self.book.meet(int(number), self.node, text, unknown)
         return x.with_(
             degree=np.where(rows[:, None], np.nan, x.degree),
-            reason=np.where(rows[:, None], st.worse(x.reason, met[:, None]), x.reason),
+            reason=np.where(rows[:, None], st.worse(x.reason, reasons[:, None]), x.reason),
             ray=np.where(rows, x.varies, x.ray),
-        ).unshifted(rows)
+        ).drop_shifts(rows)
 
     def in_doubt(self, x: State, where: Bools, text: str) -> Ints:
         """The reasons of `x`, with "unknown" in the broken entries of the rows, or among the entries, `where`."""
@@ -48,18 +48,18 @@ class Doubts(Site):
         entries = where.reshape(len(where), -1) & np.isnan(x.degree)
         return np.where(entries, st.worse(x.reason, np.asarray(number)), x.reason)
 
-    def picked(self, x: State) -> State:
-        """`x` of which but some elements are seen: what a choice has made not homogeneous may be so no longer."""
+    def pick_part(self, x: State) -> State:
+        """`x` of which only some elements are seen: what a choice made not homogeneous may be so no longer."""
         text = f"{self.place} picks from {{0}}, of which a part may have one degree"
-        return self._marked_in_doubt(x, "in_parts", text)
+        return self._doubt_marked(x, "in_parts", text)
 
-    def logged(self, x: State, *before: State) -> State:
+    def mark_logarithm(self, x: State, *before: State) -> State:
         """`x` as the logarithm of `before`: what it alone makes not homogeneous an exponential may undo."""
-        old = {number for one in before for number in self.certain_reasons(one)}
+        old = {number for state in before for number in self.certain_reasons(state)}
         new = [number for number in self.certain_reasons(x) if number not in old]
         return x.with_(reason=self.with_mark(x.reason, new, "logged"))
 
-    def weighted(self, x: State, by: State) -> State:
+    def apply_weights(self, x: State, by: State) -> State:
         """`x` for a product with `by`: after one with weights in training no exponential undoes a logarithm."""
         if not by.free:
             return x
@@ -72,16 +72,16 @@ class Doubts(Site):
 
     def with_mark(self, reason: Ints, numbers: Iterable[int], mark: Mark, *, on: bool = True) -> Ints:
         """`reason` with these numbers replaced by those of the same reasons with the mark, or without."""
-        found = reason.copy()
+        marked = reason.copy()
         for number in numbers:
-            found[reason == number] = self.book.marked(number, mark, on)
-        return found
+            marked[reason == number] = self.book.mark_reason(number, mark, on)
+        return marked
 
-    def unlogged(self, x: State) -> State:
+    def doubt_logarithms(self, x: State) -> State:
         """`x` for a function with an exponential in it: softmax(log u) is u / Σu, whose shifts a norm may remove."""
-        return self._marked_in_doubt(x, "logged", f"{self.place} may undo the logarithm that {{0}} went through")
+        return self._doubt_marked(x, "logged", f"{self.place} may undo the logarithm that {{0}} went through")
 
-    def _marked_in_doubt(self, x: State, mark: Mark, text: str) -> State:
+    def _doubt_marked(self, x: State, mark: Mark, text: str) -> State:
         doubtful = [number for number in self.certain_reasons(x) if getattr(self.book.get(number), mark)]
         return x.with_(reason=self.in_doubt(x, np.isin(x.reason, doubtful), text)) if doubtful else x
 

@@ -93,13 +93,13 @@ def module_of(node: fx.Node) -> tuple[str, str]:
 
 def feeders(node: fx.Node) -> tuple[str, ...]:
     """For each operand the module of the nearest linear layer or convolution before it."""
-    found = []
+    modules = []
     for operand in node.all_input_nodes:
         while short_name(operand) not in _WEIGHTED and operand.all_input_nodes:
             operand = operand.all_input_nodes[0]
         if operand.op == "call_function":
-            found.append(module_of(operand)[0])
-    return tuple(found)
+            modules.append(module_of(operand)[0])
+    return tuple(modules)
 
 
 def is_region(node: fx.Node) -> bool:

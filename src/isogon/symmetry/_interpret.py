@@ -72,13 +72,13 @@ class Walk:
                 if spec.kind == InputKind.USER_INPUT:
                     env[node] = self._user_input(node, next(given, None))
                 else:
-                    env[node] = self._stored(node, spec, program)
+                    env[node] = self._read_stored(node, spec, program)
         whole = _Pass(self, program.graph_module, env)
         results = whole.run()
         kinds = [spec.kind for spec in program.graph_signature.output_specs]
         wanted = (OutputKind.USER_OUTPUT, OutputKind.LOSS_OUTPUT)
         return [
-            Output(whole.operation(_maker(node)), state)
+            Output(whole.operation(_find_maker(node)), state)
             for node, state, kind in zip(tree_leaves(output.args[0]), results, kinds, strict=True)
             if kind in wanted and isinstance(state, State) and _is_floating(node.meta["val"])
         ]
@@ -98,7 +98,7 @@ class Walk:
         is_mask = can_see and bool(torch.isneginf(given).any())
         return _with_facts(blank, given) if is_mask else blank
 
-    def _stored(self, node: fx.Node, spec: Any, program: ExportedProgram) -> Any:
+    def _read_stored(self, node: fx.Node, spec: Any, program: ExportedProgram) -> Any:
         name = self.first_names.get(spec.target, spec.target or "")
         blank = self._blank(node, name)
         if blank is None:
@@ -130,7 +130,7 @@ class Walk:
                     self.absorbed.setdefault(int(row), op.place)
 
 
-def _maker(node: fx.Node) -> fx.Node:
+def _find_maker(node: fx.Node) -> fx.Node:
     """The operation that made the value: getitem only picks one of its results."""
     while node.target is operator.getitem:
         node = node.all_input_nodes[0]
@@ -180,11 +180,11 @@ class _Pass:
         return []
 
     def _attribute(self, target: str) -> Any:
-        found = operator.attrgetter(target)(self.module)
-        if not isinstance(found, torch.Tensor):
-            return found
-        blank = st.constant(tuple(found.shape), self.walk.sources, floating=_is_floating(found))
-        return _with_facts(blank, found)
+        attribute = operator.attrgetter(target)(self.module)
+        if not isinstance(attribute, torch.Tensor):
+            return attribute
+        blank = st.constant(tuple(attribute.shape), self.walk.sources, floating=_is_floating(attribute))
+        return _with_facts(blank, attribute)
 
     def _value(self, argument: Any) -> Any:
         return self.env[argument] if isinstance(argument, fx.Node) else argument
@@ -209,7 +209,7 @@ class _Pass:
         if not op.shapes:  # an assertion, or plain numbers
             self.env[node] = None if node.meta.get("val") is None else _number(op, states, node)
             return
-        result = self.env[node] = _judged(op, args, kwargs, states, isinstance(node.meta.get("val"), list | tuple))
+        result = self.env[node] = _judge_call(op, args, kwargs, states, isinstance(node.meta.get("val"), list | tuple))
         self.walk.record(node, op, states, result)
         target = graph.written_argument(node)
         if target is not None:
@@ -276,7 +276,7 @@ def _as_list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
-def _judged(op: Operation, args: Any, kwargs: dict[str, Any], states: list[State], several: bool) -> Any:
+def _judge_call(op: Operation, args: Any, kwargs: dict[str, Any], states: list[State], several: bool) -> Any:
     """The rule's answer; unknown where there is no rule, or where it does not fit the operation."""
     rule = find_rule(op.name)
     why = ""

@@ -67,7 +67,7 @@ class Operation(Doubts):
         if x.runs == 1:
             return x
         text = f"{self.place} {verb} channels of unequal degree ({{0}})"
-        return st.mixed(x, self.broken("channels", text, x, cure=CHANNEL_CURE), groups)
+        return st.mix_runs(x, self.broken("channels", text, x, cure=CHANNEL_CURE), groups)
 
     def scalar(self, x: State) -> State:
         """`x` as one number that stands for all its elements: for indices, grids and what is scattered."""
@@ -92,7 +92,7 @@ class Operation(Doubts):
             x,
             cure=CHANNEL_CURE,
         )
-        return st.mixed(x, number)
+        return st.mix_runs(x, number)
 
     def keep(self, x: State, **facts: Any) -> State:
         """A positively homogeneous function of each element, such as ReLU: d → d."""
@@ -117,7 +117,9 @@ class Operation(Doubts):
         moving, everywhere = moves.any(axis=1), moves.all(axis=1)
         number = st.NO_REASON
         if moving.any():
-            number = self.book.marked(self.broken("activation", f"{self.place} turns {{0}} into a shift", x), "logged")
+            number = self.book.mark_reason(
+                self.broken("activation", f"{self.place} turns {{0}} into a shift", x), "logged"
+            )
         along = 1 << x.dim if x.runs > 1 else 0
         reason = self.in_doubt(x, x.broken & (x.ray != x.varies), f"{self.place} may turn {{0}} into a shift")
         out = st.merge_runs(
@@ -130,7 +132,7 @@ class Operation(Doubts):
                 nonneg=False,
             )
         )
-        return self.logged(out, source)
+        return self.mark_logarithm(out, source)
 
     def require_zero(self, x: State, what: str = "", cure: str = ACTIVATION_CURE, **facts: Any) -> State:
         """A function that is homogeneous only where its input does not change with the scale: 0 → 0."""
@@ -232,14 +234,14 @@ class Operation(Doubts):
         """x + zeros, or infinities of a mask, which then vary as the mask does."""
         if zeros.value == 0.0:
             return x.plain()
-        return x.plain().shifted_along(zeros.varies).with_(varies=x.varies | zeros.varies)
+        return x.plain().extend_shifts(zeros.varies).with_(varies=x.varies | zeros.varies)
 
     def choice(self, first: Any, second: Any, verb: str) -> State:
         """Elements of two tensors, which of them does not change with the scale: the degrees must be equal.
 
-        Where they are not, whoever sees but some of the elements may see one degree (`picked`).
+        Where they are not, whoever sees only some of the elements may see one degree (`pick_part`).
         """
-        a, b = self.picked(self.state(first)), self.picked(self.state(second))
+        a, b = self.pick_part(self.state(first)), self.pick_part(self.state(second))
         out = self.join(a, b, verb)
         # Zeros beside what is not homogeneous are a mask, and nobody looks at them alone.
         some_whole = ~(a.broken | a.shifted | a.vanishing) | ~(b.broken | b.shifted | b.vanishing)
@@ -281,8 +283,8 @@ class Operation(Doubts):
         if first is second and isinstance(first, State):
             return self.power(first, 2).with_(floating=self.floating)
         a, b = self.align(self.state(first), self.state(second))
-        a, b = self.picked(a) if may_mask(b) else a, self.picked(b) if may_mask(a) else b
-        a, b = self.weighted(a, b), self.weighted(b, a)
+        a, b = self.pick_part(a) if may_mask(b) else a, self.pick_part(b) if may_mask(a) else b
+        a, b = self.apply_weights(a, b), self.apply_weights(b, a)
         a, b = self.settle_both(a, b)
         da, ra, db, rb, dim, sizes = st.common_runs(a, b, a.dim, b.dim)
         zero = np.isposinf(da) | np.isposinf(db)
@@ -312,7 +314,7 @@ class Operation(Doubts):
     def settle_both(self, a: State, b: State) -> tuple[State, State]:
         """Both factors of a product: where both have a shift, the product has a part that is neither's."""
         both = a.shifted & b.shifted
-        return self.settle(a, rows=both), b.unshifted(both)
+        return self.settle(a, rows=both), b.drop_shifts(both)
 
     def divide(self, numerator: Any, denominator: Any) -> State:
         """a / b: (d₁, d₂) → d₁ − d₂."""
@@ -384,7 +386,7 @@ class Operation(Doubts):
             several = groups > 1 and x.dim == dims[0]
             x = self.mix(x, "normalises together", groups if several else 1).with_(ray=ray)
         stays = (x.shift & over) != 0 if centred else x.shifted
-        kept = x.shift
+        shift_before = x.shift
         x = self.settle(x, rows=stays, over=over if centred else None)
         x = x.with_(shift=np.zeros_like(x.shift))
         reason = self.in_doubt(
@@ -392,7 +394,7 @@ class Operation(Doubts):
         )
         # What is left is g(c)·A + B(c) divided by a deviation that is a number for each index outside `over`.
         ray = np.where(stays, outside, x.ray | outside)
-        shift = np.where(stays, kept, 0) | outside | st.HAS_SHIFT
+        shift = np.where(stays, shift_before, 0) | outside | st.HAS_SHIFT
         return st.merge_runs(
             x.plain().with_(
                 degree=np.where(np.isfinite(x.degree), 0.0, x.degree),
@@ -408,7 +410,7 @@ class Operation(Doubts):
     def move(self, x: State, shape: Sequence[int], table: Sequence[int], run: Callable[[Any], Any]) -> State:
         """`x` with its elements rearranged: dimension i goes to dimensions `table[i]`; `run` does it to a tensor."""
         if math.prod(shape) < math.prod(x.shape):
-            x = self.picked(x).with_(shift=x.shift, sure=x.sure_of_parts)
+            x = self.pick_part(x).with_(shift=x.shift, sure=x.sure_of_parts)
         out = x.plain().with_(
             shape=tuple(shape),
             shift=st.spread(x.shift, table),
@@ -421,11 +423,11 @@ class Operation(Doubts):
         )
         if x.runs == 1:
             return out
-        found = follow_runs(x, shape, run)
-        if found is None:
+        followed = follow_runs(x, shape, run)
+        if followed is None:
             flat = self.flatten_runs(x)
             return out.with_(degree=flat.degree, reason=flat.reason, dim=0, sizes=(), pending=flat.pending)
-        dim, labels = found
+        dim, labels = followed
         return st.from_channels(out, x.degree[:, labels], x.reason[:, labels], dim)
 
     def overlay(self, old: State, new: State) -> State:

@@ -307,12 +307,12 @@ def measure(
     apart = [{name: FACTORS[(i + k) % len(FACTORS)] for i, name in enumerate(still)} for k in (0, 1)]
     if still and judge(oracle.deviation(*apart), oracle.rounded) != INVARIANT:
         sure -= set(still)
-    found: dict[str, Measurement] = {}
+    measurements: dict[str, Measurement] = {}
     for name, verdict in judged.items():
         deviation = math.nan
         if name not in sure:
             names = list(oracle.parameters) if name == JOINT else [name]
             deviation = oracle.deviation(*(dict.fromkeys(names, factor) for factor in FACTORS))
             verdict = judge(deviation, oracle.rounded)
-        found[name] = Measurement(radial[name], deviation, INCONCLUSIVE if blind else verdict)
-    return found
+        measurements[name] = Measurement(radial[name], deviation, INCONCLUSIVE if blind else verdict)
+    return measurements

@@ -91,7 +91,7 @@ class Book:
             self._met[key] = number if same else self.add(replace(old, met=words, unknown=old.unknown or unknown))
         return self._met[key]
 
-    def marked(self, number: int, mark: Mark, on: bool = True) -> int:
+    def mark_reason(self, number: int, mark: Mark, on: bool = True) -> int:
         """The same reason with a mark, or without."""
         key = (number, mark, on)
         if key not in self._marked:

@@ -95,15 +95,15 @@ class ScaleMap:
         """
         wanted = set(names)
         together = {JOINT} if wanted == set(self.alone) else wanted
-        found = {}
+        degrees_by_module = {}
         for module, sources in self.statistics.items():
             rows = [degrees for name, degrees in sources.items() if name in together]
             if rows:
                 # A tensor homogeneous in each of several parameters is so in all together, and the degrees add up.
                 total = tuple(sum(column) for column in zip(*rows, strict=True))
                 if all(math.isfinite(degree) for degree in total):
-                    found[module] = total
-        return found
+                    degrees_by_module[module] = total
+        return degrees_by_module
 
     def explain(self, name: str = JOINT) -> str:
         """Why the parameter `name`, or all of them together (`joint`), is or is not invariant, and what would help."""
@@ -125,7 +125,7 @@ class ScaleMap:
         ]
         lines.insert(1, "  ".join("─" * width for width in [*widths, 4]))
         lines += [f"assuming: {sentence}" for sentence in self.assumptions]
-        lines += [f"DISAGREEMENT: {found}" for found in self.disagreements]
+        lines += [f"DISAGREEMENT: {disagreement}" for disagreement in self.disagreements]
         lines.append(f"jointly (all {len(self.alone)} together): {self.verdict}. {self.explain()}")
         return "\n".join(lines)
 
@@ -158,7 +158,7 @@ class ScaleMap:
             ],
             "invariant": list(self.invariant),
             "assumptions": list(self.assumptions),
-            "breaks": [vars(found) for found in self.breaks],
-            "disagreements": [vars(found) for found in self.disagreements],
+            "breaks": [vars(place) for place in self.breaks],
+            "disagreements": [vars(entry) for entry in self.disagreements],
             "verification": self.verification,
         }

@@ -238,11 +238,11 @@ class State:
             changes["facts"] = replace(self.facts, **facts)
         return replace(self, **changes)
 
-    def unshifted(self, rows: Bools) -> State:
+    def drop_shifts(self, rows: Bools) -> State:
         """The same without a shift in these rows."""
         return replace(self, shift=np.where(rows, 0, self.shift), sure=np.where(rows, 0, self.sure))
 
-    def shifted_along(self, dims: int) -> State:
+    def extend_shifts(self, dims: int) -> State:
         """The same with shifts that may vary along these dimensions, too."""
         return replace(self, shift=np.where(self.shifted, self.shift | dims, 0))
 
@@ -317,7 +317,7 @@ def sum_degrees(degree: Floats, reason: Ints, unequal: int) -> tuple[Floats, Int
     return out, np.where(broken, worst(reason), np.where(differ, unequal, NO_REASON))
 
 
-def mixed(state: State, unequal: int, groups: int = 1) -> State:
+def mix_runs(state: State, unequal: int, groups: int = 1) -> State:
     """The degree of any sum over the tracked dimension, or over each of `groups` equal parts of it."""
     if state.runs == 1:
         return state
@@ -381,5 +381,5 @@ def without_owners(pending: tuple[Pending, ...]) -> tuple[Pending, ...]:
 
 def sure_times(x: State, factor: State) -> Ints:
     """What is certain of the shift of `x` after it is multiplied by `factor`."""
-    kept = x.sure_of_parts if may_mask(factor) else x.sure
-    return np.where(kept != 0, kept | factor.surely_varies, 0)
+    certain = x.sure_of_parts if may_mask(factor) else x.sure
+    return np.where(certain != 0, certain | factor.surely_varies, 0)

@@ -57,7 +57,7 @@ def trace(model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]) 
     """Export `model` as it is called with these arguments; the model itself is not changed."""
     if not isinstance(model, nn.Module):
         raise ArgumentError("model", "a torch.nn.Module", model, "give the module itself")
-    model = unwrapped(model)
+    model = unwrap(model)
     inputs, named, notes = _usual_call(model, inputs, dict(kwargs))
     program = _export(model, inputs, named)
     _refuse_sizes_from_values(model, program)
@@ -75,7 +75,7 @@ def trace(model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]) 
     )
 
 
-def unwrapped(model: nn.Module) -> nn.Module:
+def unwrap(model: nn.Module) -> nn.Module:
     """The model inside the wrappers of torch.compile, DataParallel and DistributedDataParallel."""
     while True:
         inner = getattr(model, "_orig_mod", None)

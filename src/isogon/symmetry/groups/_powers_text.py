@@ -29,7 +29,7 @@ def powers_text(vector: Mapping[str, Fraction]) -> str:
 _NUMBER = re.compile(r"(?<=\.)\d+(?=[.\[])|^\d+(?=\.)")
 
 
-def repeated(basis: Iterable[Mapping[str, Fraction]]) -> list[tuple[str, int]]:
+def find_repeats(basis: Iterable[Mapping[str, Fraction]]) -> list[tuple[str, int]]:
     """Vectors as text, those that differ in the numbers of their layers alone shown once with their count.
 
     >>> one = Fraction(1)
@@ -43,7 +43,7 @@ def repeated(basis: Iterable[Mapping[str, Fraction]]) -> list[tuple[str, int]]:
     rows = []
     for members in families.values():
         texts = [_fold(vector) for vector in members]
-        names = [_together([text[place][0] for text in texts]) for place in range(len(texts[0]))]
+        names = [_join_names([text[place][0] for text in texts]) for place in range(len(texts[0]))]
         rows.append(
             (powers_text({name: power for name, (_, power) in zip(names, texts[0], strict=True)}), len(members))
         )
@@ -53,7 +53,7 @@ def repeated(basis: Iterable[Mapping[str, Fraction]]) -> list[tuple[str, int]]:
 def repeated_groups(groups: Iterable[frozenset[str]]) -> list[tuple[str, int]]:
     """Groups as text, in the same way."""
     ordered = [dict.fromkeys(sorted(group, key=_natural), Fraction(1)) for group in groups]
-    return [(text.replace(" · c", ""), count) for text, count in repeated(ordered)]
+    return [(text.replace(" · c", ""), count) for text, count in find_repeats(ordered)]
 
 
 def _natural(name: str) -> list[Any]:
@@ -65,10 +65,10 @@ def _fold(vector: Mapping[str, Fraction]) -> list[tuple[str, Fraction]]:
     families: dict[tuple[str, Fraction], list[str]] = {}
     for name, power in vector.items():
         families.setdefault((_NUMBER.sub("#", name), power), []).append(name)
-    return [(_together(names), power) for (_, power), names in families.items()]
+    return [(_join_names(names), power) for (_, power), names in families.items()]
 
 
-def _together(names: Sequence[str]) -> str:
+def _join_names(names: Sequence[str]) -> str:
     """One name for names that differ in numbers: the first and the last number where they differ.
 
     >>> _together(["h.0.o", "h.1.o", "h.2.o"])

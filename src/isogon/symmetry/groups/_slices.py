@@ -92,9 +92,11 @@ def find_slices(program: torch.export.ExportedProgram, parameters: Mapping[fx.No
     sliced: dict[str, Slices] = {}
     for node, name in parameters.items():
         shape = tuple(node.meta["val"].shape)
-        dims = {dim for dim, _ in _made(node, shape)}
+        dims = {dim for dim, _ in _find_slices_made(node, shape)}
         for dim in sorted(dims):
-            parts = [labels for at, use in _made(node, shape) if at == dim for labels in _parts(use, shape[dim])]
+            parts = [
+                labels for at, use in _find_slices_made(node, shape) if at == dim for labels in _parts(use, shape[dim])
+            ]
             slices = _divide(shape[dim], parts)
             if 1 < max(slices) + 1 <= _MOST_SLICES and name not in sliced:
                 sliced[name] = Slices(dim, slices)
@@ -110,19 +112,19 @@ def _divide(size: int, parts: list[Any]) -> tuple[int, ...]:
     return tuple(numbers.setdefault(code, len(numbers)) for code in codes.tolist())
 
 
-def _made(node: fx.Node, shape: tuple[int, ...]) -> Iterator[tuple[int, tuple[fx.Node, int]]]:
+def _find_slices_made(node: fx.Node, shape: tuple[int, ...]) -> Iterator[tuple[int, tuple[fx.Node, int]]]:
     """Where the parameter makes channels: its dimension, and the operation with the dimension of its result."""
     for user in node.users:
         name = graph.short_name(user)
         order = _order(user, name, len(shape))
         if order is not None:  # its dimensions have other places by then
-            yield from ((order[dim], use) for dim, use in _made(user, tuple(shape[dim] for dim in order)))
+            yield from ((order[dim], use) for dim, use in _find_slices_made(user, tuple(shape[dim] for dim in order)))
         elif name in ("to", "_to_copy", "detach", "contiguous", "clone", "alias"):
-            yield from _made(user, shape)
+            yield from _find_slices_made(user, shape)
         elif name in ("index", "index_select") and user.args[0] is node and len(shape) > 2:
             # Experts picked along the first dimension.
             picked = tuple(user.meta["val"].shape)
-            yield from (at for at in _made(user, picked) if at[0] > 0 and picked[1:] == shape[1:])
+            yield from (at for at in _find_slices_made(user, picked) if at[0] > 0 and picked[1:] == shape[1:])
         for place, dim in _MAKERS.get(name, {}).items():
             result = user.meta.get("val")
             if len(user.args) > place and user.args[place] is node and isinstance(result, torch.Tensor):

@@ -20,7 +20,7 @@ from isogon.symmetry._state import NO_REASON, Form, State
 from isogon.symmetry._trace import Traced, trace
 from isogon.symmetry.groups._forms import Constraints, FormOperation
 from isogon.symmetry.groups._null_space import Vector, groups_of_ones, null_space, rational
-from isogon.symmetry.groups._powers_text import factor_text, powers_text, repeated, repeated_groups
+from isogon.symmetry.groups._powers_text import factor_text, find_repeats, powers_text, repeated_groups
 from isogon.symmetry.groups._scalings import Part, verify_scalings
 from isogon.symmetry.groups._slices import Slices, find_slices
 
@@ -157,7 +157,7 @@ def _answer(traced: Traced, walk: _FormWalk) -> Symmetries:
         groups=tuple(frozenset(names[place] for place in group) for group in groups),
         without_effect=tuple(names[place] for place in sorted(untouched)),
         aliases=traced.aliases,
-        assumptions=tuple(dict.fromkeys((*traced.notes, *_assumed(walk.asked)))),
+        assumptions=tuple(dict.fromkeys((*traced.notes, *_list_assumptions(walk.asked)))),
         incomplete=tuple(walk.asked.opaque),
         parts=parts,
         asked=asked,
@@ -172,7 +172,7 @@ def _equations(form: Form) -> list[Vector]:
     return [{row: power for row, power in powers.items() if power is not None}]
 
 
-def _assumed(book: Constraints) -> list[str]:
+def _list_assumptions(book: Constraints) -> list[str]:
     values: dict[float, int] = {}
     for _, _, eps in book.eps:
         values[eps] = values.get(eps, 0) + 1
@@ -270,13 +270,13 @@ class Symmetries:
 
         A weight with slices takes one power for all of them, or `name[q]` for one.
         """
-        return self._violated(self._read(powers)) is None
+        return self._find_violated(self._read(powers)) is None
 
     def explain(self, powers: Mapping[str, float | Fraction] | str) -> str:
         """Why these powers (or a weight scaled alone) change the output, or that they do not."""
         given = {powers: 1} if isinstance(powers, str) else powers
         vector = self._read(given)
-        violated = self._violated(vector)
+        violated = self._find_violated(vector)
         who = powers_text({name: _exact(power) for name, power in given.items()})
         if violated is None:
             return f"{who}: the output stays as it is."
@@ -284,7 +284,7 @@ class Symmetries:
         parts = " + ".join(f"{factor_text(value)}{self.names[place]}" for place, value in form)
         return f"{who}: {self.asked[form]}, which asks for {parts} = 0; here it is {total}.".replace("+ -", "− ")
 
-    def _violated(self, vector: Vector) -> tuple[tuple[tuple[int, Fraction], ...], Fraction] | None:
+    def _find_violated(self, vector: Vector) -> tuple[tuple[tuple[int, Fraction], ...], Fraction] | None:
         for form in self.asked:
             total = sum((value * vector.get(place, Fraction(0)) for place, value in form), Fraction(0))
             if total:
@@ -315,7 +315,7 @@ class Symmetries:
 
     def __str__(self) -> str:
         lines = [f"{self.model}: {len(self.basis)} independent scalings of {len(self.names)} weights change nothing."]
-        rows = repeated(self.basis)
+        rows = find_repeats(self.basis)
         lines += [f"  {f'{count} ×' if count > 1 else '':>6}  {text}" for text, count in rows]
         if self.groups:
             lines.append("Scaled together by one factor, these change nothing:")

@@ -29,7 +29,7 @@ def contract(
         a = a if la[a.dim] in out else op.mix(a)
         b = b if lb[b.dim] in out else op.mix(b)
         b = op.flatten_runs(b) if a.runs > 1 else b
-    a, b = op.weighted(a, b), op.weighted(b, a)
+    a, b = op.apply_weights(a, b), op.apply_weights(b, a)
     a, b = op.settle_both(a, b)
     da, ra, db, rb, _, sizes = st.common_runs(a, b, 0, 0)
     tracked = la[a.dim] if a.runs > 1 else lb[b.dim] if b.runs > 1 else None
@@ -76,14 +76,14 @@ def _shift(x: State, lx: Labels, by: State, lb: Labels, out: Labels, varies: Int
     parameter changes may have been made to remove it, as differences of neighbours do.
     """
     summed = [label for label in lb if label not in out]
-    kept = np.zeros_like(x.shifted)
+    unchanged = np.zeros_like(x.shifted)
     if by.stochastic and summed == [lb[by.stochastic.bit_length() - 1]] and summed[0] in lx:
-        kept = (x.shift >> list(lx).index(summed[0]) & 1) == 0
+        unchanged = (x.shift >> list(lx).index(summed[0]) & 1) == 0
     moved, sure = _relabel(x.shift, lx, out), _relabel(x.sure, lx, out)
-    shift = np.where(x.shifted, np.where(kept, moved, moved | varies), 0)
+    shift = np.where(x.shifted, np.where(unchanged, moved, moved | varies), 0)
     if by.free or not by.fixed.all():
-        return shift, np.where(kept | (sure == 0), sure, sure | varies)
-    return shift, np.where(kept, sure, 0)
+        return shift, np.where(unchanged | (sure == 0), sure, sure | varies)
+    return shift, np.where(unchanged, sure, 0)
 
 
 def _with_bias(op: Operation, x: State, bias: State | None, dim: int) -> State:
@@ -131,7 +131,7 @@ def grouped_product(op: Operation, self: State, mat2: State, offs: State | None 
         return op.unknown(self, mat2)
     out = contract(op, self, ["s", "i"], mat2, ["e", "i", "o"], ["s", "o"], op.shape)
     # Which matrix a row meets depends on the row, and so does what becomes of a shift.
-    out = out.shifted_along(1).with_(varies=st.nontrivial(op.shape))
+    out = out.extend_shifts(1).with_(varies=st.nontrivial(op.shape))
     return out if offs is None else op.given(out, offs)
 
 
@@ -191,12 +191,12 @@ def einsum(op: Operation, equation: str, tensors: Sequence[State], **_: Any) -> 
         for name, size in zip(names, x.shape, strict=True):
             sizes[name] = max(sizes.get(name, 1), size)
     result, names = op.constant((), value=1.0, nonneg=True), []
-    for k, (x, own) in enumerate(zip(tensors, labels, strict=True)):
+    for k, (x, letters_of_x) in enumerate(zip(tensors, labels, strict=True)):
         later = {name for rest in labels[k + 1 :] for name in rest} | set(out)
         last = k == len(tensors) - 1
-        kept = out if last else [n for n in dict.fromkeys([*names, *own]) if n in later]
-        result = contract(op, result, names, x, own, kept, [sizes[n] for n in kept])
-        names = list(kept)
+        remaining = out if last else [n for n in dict.fromkeys([*names, *letters_of_x]) if n in later]
+        result = contract(op, result, names, x, letters_of_x, remaining, [sizes[n] for n in remaining])
+        names = list(remaining)
     return result
 
 
@@ -244,7 +244,7 @@ def convolution(
         along = st.mask_of(range(channel + 1, x.ndim), x.ndim)
         # Near the border fewer weights meet the shift; a part that is cut out of the middle does not see that.
         sure = np.where(out.sure != 0, out.sure & st.EVERY_DIM | along & st.nontrivial(op.shape), 0)
-        out = out.with_(shift=out.shifted_along(along).shift, sure=sure)
+        out = out.with_(shift=out.extend_shifts(along).shift, sure=sure)
     return _with_bias(op, out.with_(varies=st.nontrivial(op.shape)), bias, channel)
 
 

@@ -34,7 +34,7 @@ def from_values(op: Operation, *tensors: Any, **_: Any) -> State:
 
 
 @register_rule("aten.bernoulli", "aten.multinomial", "aten.poisson")
-def drawn(op: Operation, self: State, *args: Any, **named: Any) -> State:
+def sample(op: Operation, self: State, *args: Any, **named: Any) -> State:
     """Draws whose probabilities are given by `self`, or by the argument of the in-place form."""
     if op.name.split(".")[1].endswith("_"):
         given = named.get("p", args[0] if args else 0.5)
@@ -78,5 +78,5 @@ def dropout(op: Operation, input: State, p: float, train: bool = True) -> Any:
         return op.zeros()
     mask = 3 if op.short == "feature_dropout" else st.nontrivial(input.shape)
     x = input.plain()
-    x = x.shifted_along(mask).with_(varies=x.varies | mask & st.nontrivial(x.shape))
+    x = x.extend_shifts(mask).with_(varies=x.varies | mask & st.nontrivial(x.shape))
     return x if op.short != "native_dropout" else [x, op.constant(input.shape)]

@@ -11,7 +11,7 @@ from isogon.symmetry._operation import Operation
 from isogon.symmetry._state import State
 from isogon.symmetry.rules._pointwise import subtract
 from isogon.symmetry.rules._registry import register_rule
-from isogon.symmetry.rules._shape import reshaped
+from isogon.symmetry.rules._shape import reshape_to
 
 
 def _affine(op: Operation, x: State, weight: State | None, bias: State | None, dims: Sequence[int]) -> State:
@@ -62,8 +62,8 @@ def _given_statistics(
             moved = moved.with_(shift_reason=np.where(moved.shifted, number, moved.shift_reason))
     else:
         op.assume_small(eps)
-        deviation = op.power(reshaped(op, variance, shape), 0.5).with_(nonneg=True)
-        moved = op.divide(subtract(op, x, reshaped(op, mean, shape)), deviation)
+        deviation = op.power(reshape_to(op, variance, shape), 0.5).with_(nonneg=True)
+        moved = op.divide(subtract(op, x, reshape_to(op, mean, shape)), deviation)
     return _affine(op, moved, weight, bias, [1])
 
 

@@ -69,7 +69,7 @@ def subtract(op: Operation, self: Any, other: Any, *, alpha: float = 1) -> State
             # Any other is still there if it varies where the mean does not, and that of the mean is a part of it.
             stays = np.where((a.sure & over) != 0, a.sure & st.EVERY_DIM, 0)
             a = a.with_(shift=np.where((a.shift & over) == 0, 0, a.shift), sure=stays)
-            b = b.unshifted(b.shifted)
+            b = b.drop_shifts(b.shifted)
     return op.add(a, b, "is subtracted from", opposed=alpha > 0).with_(nonneg=False)
 
 
@@ -132,7 +132,7 @@ def power(op: Operation, self: Any, exponent: Any) -> State:
     base, exponent = op.state(self), op.state(exponent)
     if exponent.value is not None:
         return op.lift(op.power(base, exponent.value), op.shape)
-    exponent = op.unlogged(op.require_zero(exponent, f"the exponent of {op.place}"))
+    exponent = op.doubt_logarithms(op.require_zero(exponent, f"the exponent of {op.place}"))
     if base.fixed.all():
         return op.require_zero(op.multiply(base, exponent))
     return op.unknown(base, exponent, why=f"{op.place} raises {{0}} to a power that is no single number")
@@ -266,9 +266,9 @@ def _masks(x: Any) -> bool:
 def masked_fill(op: Operation, self: State, mask: State, value: Any) -> State:
     filling = op.state(value)
     if filling.value is not None and (filling.value <= -st.INFINITE or (_masks(filling) and op.into_softmax)):
-        out = op.lift(op.given(op.picked(self.plain()), mask), op.shape)
+        out = op.lift(op.given(op.pick_part(self.plain()), mask), op.shape)
         along = op.lift(mask, op.shape).varies
-        return out.shifted_along(along).with_(nonneg=False, varies=out.varies | along)
+        return out.extend_shifts(along).with_(nonneg=False, varies=out.varies | along)
     return choose(op, mask, filling, self)
 
 
@@ -279,7 +279,7 @@ def logarithm(op: Operation, self: State) -> State:
 
 @register_rule(*aten("log1p logit asinh acosh atanh"))
 def logarithm_of_sum(op: Operation, self: State, *_: Any, **__: Any) -> State:
-    return op.logged(op.require_zero(self), self)
+    return op.mark_logarithm(op.require_zero(self), self)
 
 
 @register_rule("aten.glu")
@@ -289,7 +289,7 @@ def gated_linear_unit(op: Operation, self: State, dim: int = -1) -> State:
     table = [1 << i for i in range(self.ndim)]
     a = op.move(self, op.shape, table, lambda labels: labels.narrow(dim, 0, half))
     b = op.move(self, op.shape, table, lambda labels: labels.narrow(dim, half, half))
-    return op.multiply(a, op.unlogged(op.require_zero(b, f"the gate of {op.place}")))
+    return op.multiply(a, op.doubt_logarithms(op.require_zero(b, f"the gate of {op.place}")))
 
 
 @register_rule(*_NEED_ZERO)
@@ -304,7 +304,7 @@ def needs_zero_nonneg(op: Operation, self: State, *_: Any, **__: Any) -> State:
 
 @register_rule(*_EXPONENTIALS)
 def exponential(op: Operation, self: State, *_: Any, **__: Any) -> State:
-    return op.unlogged(op.require_zero(self))
+    return op.doubt_logarithms(op.require_zero(self))
 
 
 @register_rule("aten.exp", "aten.exp2")
@@ -317,7 +317,7 @@ def power_of_e(op: Operation, self: State) -> State:
 
 @register_rule(*_EXPONENTIALS_NONNEG)
 def exponential_nonneg(op: Operation, self: State, *_: Any, **__: Any) -> State:
-    return op.unlogged(op.require_zero(self, nonneg=True))
+    return op.doubt_logarithms(op.require_zero(self, nonneg=True))
 
 
 @register_rule(*_SIGN_ONLY)

@@ -109,13 +109,13 @@ def product(op: Operation, self: State, dim: int | None = None, keepdim: bool = 
 @register_rule("aten.cumsum", "aten.logcumsumexp")
 def running_sum(op: Operation, self: State, dim: int, **_: Any) -> State:
     along = 1 << dim % self.ndim if self.ndim else 0
-    x = self if op.short == "cumsum" else _of_exponentials(op, self, along)
+    x = self if op.short == "cumsum" else _sum_exponentials(op, self, along)
     x = op.mix(x, "sums along") if x.runs > 1 and x.dim == dim % x.ndim else x
     out = x.plain().with_(
         varies=x.varies | along & st.nontrivial(x.shape),
         ray=np.where((x.ray & along) != 0, x.varies | along, x.ray),
     )
-    return out.shifted_along(along) if op.short == "cumsum" else out
+    return out.extend_shifts(along) if op.short == "cumsum" else out
 
 
 @register_rule("aten.cumprod")
@@ -136,8 +136,8 @@ def softmax_over(op: Operation, x: State, dim: int, what: str = "") -> State:
     if x.shape[dim] == 1:
         return op.constant(x.shape, nonneg=True, value=1.0)
     along = 1 << dim
-    x = op.settle(x.unshifted((x.shift & along) == 0), over=along)
-    out = op.unlogged(op.require_zero(x, what, SOFTMAX_CURE, nonneg=True))
+    x = op.settle(x.drop_shifts((x.shift & along) == 0), over=along)
+    out = op.doubt_logarithms(op.require_zero(x, what, SOFTMAX_CURE, nonneg=True))
     if out.runs > 1 and out.dim == dim:
         out = op.mix(out, "takes the softmax over")
     return out.with_(stochastic=along)
@@ -155,10 +155,10 @@ def log_softmax(op: Operation, self: State, dim: int, *_: Any, **__: Any) -> Sta
     return softmax_over(op, self, dim % self.ndim).with_(nonneg=False, stochastic=0)
 
 
-def _of_exponentials(op: Operation, x: State, over: int) -> State:
+def _sum_exponentials(op: Operation, x: State, over: int) -> State:
     """`x` for log Σ exp(x) `over` dimensions: 0 → 0, and a shift that is constant there passes."""
     passes = (x.shift & over) == 0
-    out = op.unlogged(op.require_zero(op.settle(x, rows=~passes, over=over).unshifted(passes)))
+    out = op.doubt_logarithms(op.require_zero(op.settle(x, rows=~passes, over=over).drop_shifts(passes)))
     return out.with_(shift=np.where(passes, x.shift, 0), sure=np.where(passes, x.sure, 0))
 
 
@@ -166,12 +166,12 @@ def _of_exponentials(op: Operation, x: State, over: int) -> State:
 def log_sum_exp(op: Operation, self: State, dim: Any, keepdim: bool = False) -> State:
     dims = _dims(dim)
     over = st.mask_over(dims, self.ndim)
-    x = _of_exponentials(op, self, over)
+    x = _sum_exponentials(op, self, over)
     return op.reduce(x, dims, keepdim, "extreme").with_(centre=(self, over, "extreme"))
 
 
 @register_rule("aten.sort", "aten.topk", "aten.msort")
-def ordered(op: Operation, self: State, *args: Any, **named: Any) -> Any:
+def sort(op: Operation, self: State, *args: Any, **named: Any) -> Any:
     position = 1 if op.short == "topk" else 0
     dim = 0 if op.short == "msort" else named.get("dim", args[position] if len(args) > position else -1)
     if isinstance(dim, bool):  # sort.stable puts the flag first
@@ -200,14 +200,14 @@ def any_true(op: Operation, self: State, dim: Any = None, keepdim: bool = False)
     return op.reduce(op.sign(self), _dims(dim), keepdim)
 
 
-def _windowed(op: Operation, x: State, spatial: int, *, extreme: bool, padded: bool) -> State:
+def _reduce_windows(op: Operation, x: State, spatial: int, *, extreme: bool, padded: bool) -> State:
     """Averages or extremes in windows of the last `spatial` dimensions: degrees stay, a constant shift passes."""
     window = st.mask_of(range(x.ndim - spatial, x.ndim), x.ndim)
     if x.runs > 1 and window >> x.dim & 1:
         x = op.flatten_runs(x)
     if extreme:
         x = op.settle(x, rows=(x.shift & window) != 0, over=window)
-    x = x.shifted_along(window) if padded else x
+    x = x.extend_shifts(window) if padded else x
     wide = np.where((x.ray & window) != 0, st.nontrivial(op.shape), x.ray)
     return x.plain().with_(
         shape=op.shapes[0],
@@ -233,12 +233,12 @@ def average_pool(
     divisor = named.get("divisor_override", more[2] if len(more) > 2 else None)
     # Where the padding does not count, a window's mean is that of its true elements, and a shift passes unchanged.
     padded = divisor is not None or (counted and (_nonzero(padding) or bool(ceil)))
-    return _windowed(op, self, spatial, extreme=False, padded=padded)
+    return _reduce_windows(op, self, spatial, extreme=False, padded=padded)
 
 
 @register_rule(*(f"aten.adaptive_avg_pool{k}d" for k in (1, 2, 3)))
 def adaptive_average_pool(op: Operation, self: State, *_: Any) -> State:
-    return _windowed(op, self, int(op.short[-2]), extreme=False, padded=False)
+    return _reduce_windows(op, self, int(op.short[-2]), extreme=False, padded=False)
 
 
 @register_rule(
@@ -247,7 +247,7 @@ def adaptive_average_pool(op: Operation, self: State, *_: Any) -> State:
 )
 def max_pool(op: Operation, self: State, *_: Any, **__: Any) -> Any:
     spatial = int(op.short.removesuffix("_with_indices")[-2])
-    value = _windowed(op, self, spatial, extreme=True, padded=False)
+    value = _reduce_windows(op, self, spatial, extreme=True, padded=False)
     if len(op.shapes) == 1:
         return value
     return [value, _position(op, value)]
@@ -264,16 +264,16 @@ def max_pool(op: Operation, self: State, *_: Any, **__: Any) -> Any:
     "aten._upsample_bicubic2d_aa",
 )
 def resize(op: Operation, self: State, *_: Any, **__: Any) -> State:
-    out = _windowed(op, self, self.ndim - 2, extreme=False, padded=False)
+    out = _reduce_windows(op, self, self.ndim - 2, extreme=False, padded=False)
     return out if "bicubic" not in op.short else out.with_(nonneg=False)
 
 
 @register_rule("aten.grid_sampler", "aten.grid_sampler_2d", "aten.grid_sampler_3d")
 def grid_sample(op: Operation, input: State, grid: State, *_: Any) -> State:
-    out = _windowed(op, input, input.ndim - 2, extreme=False, padded=True)
+    out = _reduce_windows(op, input, input.ndim - 2, extreme=False, padded=True)
     # Every sample has a grid of its own.
     full = st.nontrivial(op.shape)
-    return op.given(out.shifted_along(full), grid).with_(nonneg=False, varies=full)
+    return op.given(out.extend_shifts(full), grid).with_(nonneg=False, varies=full)
 
 
 @register_rule(
@@ -295,7 +295,7 @@ def fourier(op: Operation, self: State, *_: Any, **__: Any) -> State:
     )
 
 
-def _averaged(op: Operation, x: State) -> State:
+def _average(op: Operation, x: State) -> State:
     """A loss: mean, sum or the elements themselves, as the result's shape says."""
     return op.reduce(x, None, False) if op.shape == () else x.plain().with_(shape=op.shape)
 
@@ -308,13 +308,13 @@ def cross_entropy(op: Operation, self: State, target: State, weight: State | Non
     for factor in (target if target.floating else None, weight):
         if factor is not None:
             x = op.multiply(x, op.reduce(op.require_zero(factor), None, False))
-    return _averaged(op, x).with_(nonneg=False)
+    return _average(op, x).with_(nonneg=False)
 
 
 @register_rule("aten.mse_loss", "aten.l1_loss")
 def distance(op: Operation, self: State, target: State, *_: Any, **__: Any) -> State:
     gap = op.settle(op.add(self, target, "is compared with", opposed=True))
-    return _averaged(op, op.power(gap, 2 if op.short == "mse_loss" else 1)).with_(nonneg=True)
+    return _average(op, op.power(gap, 2 if op.short == "mse_loss" else 1)).with_(nonneg=True)
 
 
 @register_rule(
@@ -325,7 +325,7 @@ def distance(op: Operation, self: State, target: State, *_: Any, **__: Any) -> S
 )
 def fixed_loss(op: Operation, self: State, target: State, *more: Any, **named: Any) -> State:
     """Most have logarithms or exponentials in them."""
-    each = op.multiply(op.unlogged(op.require_zero(self)), op.unlogged(op.require_zero(target)))
+    each = op.multiply(op.doubt_logarithms(op.require_zero(self)), op.doubt_logarithms(op.require_zero(target)))
     for weight in (*more, *named.values()):
         each = op.multiply(each, op.require_zero(weight)) if isinstance(weight, State) else each
-    return _averaged(op, op.logged(each, self, target)).with_(nonneg=False)
+    return _average(op, op.mark_logarithm(each, self, target)).with_(nonneg=False)

@@ -40,7 +40,7 @@ def reshape_table(before: Sequence[int], after: Sequence[int]) -> list[int]:
     return table
 
 
-def reshaped(op: Operation, x: State, shape: tuple[int, ...]) -> State:
+def reshape_to(op: Operation, x: State, shape: tuple[int, ...]) -> State:
     out = op.move(x, shape, reshape_table(x.shape, shape), lambda labels: labels.reshape(shape))
     return out.with_(label=x.label, free=x.free, centre=x.centre)
 
@@ -52,7 +52,7 @@ def view_bits(op: Operation, self: State, *_: Any) -> State:
 
 @register_rule(*aten("view reshape _unsafe_view flatten unflatten squeeze unsqueeze view_as reshape_as ravel"))
 def reshape(op: Operation, self: State, *_: Any, **__: Any) -> State:
-    return reshaped(op, self, op.shape)
+    return reshape_to(op, self, op.shape)
 
 
 @register_rule(
@@ -72,7 +72,7 @@ def same(op: Operation, self: State, *_: Any, **__: Any) -> State:
     return self if self.floating == op.floating else self.with_(floating=op.floating)
 
 
-def _permuted(op: Operation, x: State, order: Sequence[int]) -> State:
+def _permute_dims(op: Operation, x: State, order: Sequence[int]) -> State:
     order = [d % x.ndim for d in order]
     table = [1 << order.index(i) for i in range(x.ndim)]
     out = op.move(x, [x.shape[d] for d in order], table, lambda labels: labels.permute(order))
@@ -81,14 +81,14 @@ def _permuted(op: Operation, x: State, order: Sequence[int]) -> State:
 
 @register_rule("aten.permute")
 def permute(op: Operation, self: State, dims: Sequence[int]) -> State:
-    return _permuted(op, self, dims)
+    return _permute_dims(op, self, dims)
 
 
 @register_rule("aten.transpose", "aten.swapaxes", "aten.swapdims")
 def transpose(op: Operation, self: State, dim0: int, dim1: int) -> State:
     order = list(range(self.ndim))
     order[dim0], order[dim1] = order[dim1], order[dim0]
-    return _permuted(op, self, order)
+    return _permute_dims(op, self, order)
 
 
 @register_rule("aten.t", "aten.matrix_H", "aten.mH", "aten.mT", "aten.adjoint")
@@ -98,7 +98,7 @@ def matrix_transpose(op: Operation, self: State) -> State:
 
 @register_rule("aten.numpy_T")
 def reverse_dimensions(op: Operation, self: State) -> State:
-    return _permuted(op, self, range(self.ndim)[::-1])
+    return _permute_dims(op, self, range(self.ndim)[::-1])
 
 
 @register_rule("aten.movedim", "aten.moveaxis")
@@ -112,7 +112,7 @@ def move_dimension(op: Operation, self: State, source: Any, destination: Any) ->
     for i, d in enumerate(order):
         if d < 0:
             order[i] = rest.pop(0)
-    return _permuted(op, self, order)
+    return _permute_dims(op, self, order)
 
 
 @register_rule("aten.expand", "aten.expand_as", "aten.broadcast_to")
@@ -126,7 +126,7 @@ def broadcast_tensors(op: Operation, tensors: Sequence[State]) -> list[State]:
     return [op.lift(x, shape).with_(label="") for x, shape in zip(tensors, op.shapes, strict=True)]
 
 
-def _picked(op: Operation, x: State, keeps: bool, dim: int) -> State:
+def _select_part(op: Operation, x: State, keeps: bool, dim: int) -> State:
     """Part of `x` along `dim`, which goes away unless it `keeps`."""
     dim %= x.ndim
     table = [1 << (i - (not keeps and i > dim)) for i in range(x.ndim)]
@@ -138,7 +138,7 @@ def _picked(op: Operation, x: State, keeps: bool, dim: int) -> State:
 
 @register_rule("aten.select")
 def select(op: Operation, self: State, dim: int, index: Any) -> State:
-    return _picked(op, self, False, dim)
+    return _select_part(op, self, False, dim)
 
 
 @register_rule("aten.slice", "aten.narrow", "aten.flip", "aten.fliplr", "aten.flipud")
@@ -149,8 +149,8 @@ def slice_(op: Operation, self: State, *_: Any, **__: Any) -> State:
 
 @register_rule("aten.tril", "aten.triu")
 def triangle(op: Operation, self: State, diagonal: int = 0) -> State:
-    x = op.picked(self).with_(shift=self.shift, sure=self.sure_of_parts)
-    return x.plain().shifted_along(3 << (x.ndim - 2)).with_(varies=x.varies | st.nontrivial(x.shape))
+    x = op.pick_part(self).with_(shift=self.shift, sure=self.sure_of_parts)
+    return x.plain().extend_shifts(3 << (x.ndim - 2)).with_(varies=x.varies | st.nontrivial(x.shape))
 
 
 @register_rule(
@@ -168,7 +168,7 @@ def rearrange(op: Operation, self: State, *_: Any, **__: Any) -> State:
         table = follow_dims(self.shape, op.run) or table
     out = op.move(self, op.shape, table, op.run)
     # These put zeros in, so that what was the same everywhere is so no longer.
-    return out.shifted_along(full).with_(varies=full) if op.short in ("diag_embed", "im2col") else out
+    return out.extend_shifts(full).with_(varies=full) if op.short in ("diag_embed", "im2col") else out
 
 
 @register_rule("aten.split", "aten.split_with_sizes", "aten.chunk", "aten.tensor_split", "aten.unbind", "aten.hsplit")
@@ -237,13 +237,13 @@ def cat(op: Operation, tensors: Sequence[State], dim: int = 0) -> State:
 def stack(op: Operation, tensors: Sequence[State], dim: int = 0) -> State:
     dim %= len(op.shape)
     shape = (*op.shape[:dim], 1, *op.shape[dim + 1 :])
-    return concatenate(op, [reshaped(op, x, shape) for x in tensors], dim)
+    return concatenate(op, [reshape_to(op, x, shape) for x in tensors], dim)
 
 
 @register_rule("aten.hstack", "aten.vstack", "aten.dstack")
 def stack_named(op: Operation, tensors: Sequence[State]) -> State:
     minimum, dim = {"hstack": (1, 1), "vstack": (2, 0), "dstack": (3, 2)}[op.short]
-    wide = [x if x.ndim >= minimum else reshaped(op, x, (1,) * (minimum - x.ndim) + x.shape) for x in tensors]
+    wide = [x if x.ndim >= minimum else reshape_to(op, x, (1,) * (minimum - x.ndim) + x.shape) for x in tensors]
     return concatenate(op, wide, 0 if wide[0].ndim == 1 else dim) if op.short != "dstack" else op.unknown(*tensors)
 
 
@@ -263,17 +263,17 @@ def pad(op: Operation, self: State, pad: Sequence[int], mode: str = "constant", 
     x = self.plain().with_(shape=op.shape, varies=full & st.nontrivial(op.shape))
     if mode != "constant":
         return x.with_(shift=np.where((x.shift & padded) != 0, x.shift | padded, x.shift), sure=x.sure)
-    x = x.shifted_along(padded).with_(nonneg=x.nonneg and filling.nonneg)
+    x = x.extend_shifts(padded).with_(nonneg=x.nonneg and filling.nonneg)
     return x if filling.is_zero else op.choice(x, filling, "pads")
 
 
-def _indexed(op: Operation, x: State, indices: Sequence[Any], dim: int | None = None) -> State:
+def _index_by(op: Operation, x: State, indices: Sequence[Any], dim: int | None = None) -> State:
     """Elements of `x` picked by index tensors, which must not change with the scale.
 
     `dim` is where the tracked dimension is afterwards, where that is known.
     """
     full = st.nontrivial(op.shape)
-    x = op.picked(x)
+    x = op.pick_part(x)
     out = (op.flatten_runs(x) if dim is None or x.runs == 1 else x.with_(dim=dim, shift=x.shift, sure=x.sure)).plain()
     out = out.with_(
         shape=op.shape,
@@ -291,17 +291,17 @@ def index(op: Operation, self: State, indices: Sequence[Any]) -> State:
     # Rows picked by one tensor of numbers: the other dimensions stay behind its own.
     rows = indices[0] if len(indices) == 1 and isinstance(indices[0], State) and self.dim > 0 else None
     follows = rows is not None and (*rows.shape, *self.shape[1:]) == op.shape
-    return _indexed(op, self, indices, self.dim - 1 + rows.ndim if rows is not None and follows else None)
+    return _index_by(op, self, indices, self.dim - 1 + rows.ndim if rows is not None and follows else None)
 
 
 @register_rule("aten.index_select", "aten.gather", "aten.take_along_dim")
 def gather(op: Operation, self: State, dim: Any, index: Any = None, **_: Any) -> State:
-    return _indexed(op, self, [dim, index])
+    return _index_by(op, self, [dim, index])
 
 
 @register_rule("aten.take", "aten.masked_select")
 def take(op: Operation, self: State, index: State) -> State:
-    return _indexed(op, self, [index])
+    return _index_by(op, self, [index])
 
 
 @register_rule("aten.embedding")
@@ -312,10 +312,10 @@ def embedding(op: Operation, weight: State, indices: State, *_: Any, **__: Any) 
         return last.plain().with_(
             shift=np.where(last.shifted, st.HAS_SHIFT | st.EVERY_DIM, 0), varies=st.nontrivial(op.shape)
         )
-    return _indexed(op, weight, [indices]).with_(label="")
+    return _index_by(op, weight, [indices]).with_(label="")
 
 
-def _written(op: Operation, x: State, source: Any, indices: Sequence[Any] = ()) -> State:
+def _write_into(op: Operation, x: State, source: Any, indices: Sequence[Any] = ()) -> State:
     """`x` with elements replaced by, or added from, `source`: the degrees must be equal."""
     value = op.scalar(op.state(source))
     out = op.choice(x, value, "is written into")
@@ -327,7 +327,7 @@ def _written(op: Operation, x: State, source: Any, indices: Sequence[Any] = ()) 
 def index_put(
     op: Operation, self: State, indices: Sequence[Any], values: Any, accumulate: bool = False, *_: Any
 ) -> State:
-    return _written(op, self, values, indices)
+    return _write_into(op, self, values, indices)
 
 
 @register_rule(
@@ -337,17 +337,17 @@ def scatter(op: Operation, self: State, dim: int, index: Any, src: Any = None, *
     how = kwargs.get("reduce", args[0] if args else "sum")
     if how in ("prod", "multiply"):
         return op.unknown(self, *(x for x in (index, src) if isinstance(x, State)))
-    return _written(op, self, kwargs.get("value", kwargs.get("source", src)), [index])
+    return _write_into(op, self, kwargs.get("value", kwargs.get("source", src)), [index])
 
 
 @register_rule("aten.masked_scatter")
 def masked_scatter(op: Operation, self: State, mask: State, source: State) -> State:
-    return _written(op, self, source, [mask])
+    return _write_into(op, self, source, [mask])
 
 
 @register_rule("aten.slice_scatter", "aten.select_scatter")
 def slice_scatter(op: Operation, self: State, src: State, *_: Any, **__: Any) -> State:
-    return _written(op, self, src)
+    return _write_into(op, self, src)
 
 
 @register_rule("aten.copy", "aten.fill")
