@@ -33,7 +33,7 @@ def find_repeats(basis: Iterable[Mapping[str, Fraction]]) -> list[tuple[str, int
     """Vectors as text, those that differ in the numbers of their layers alone shown once with their count.
 
     >>> one = Fraction(1)
-    >>> repeated([{f"h.{i}.q": one, f"h.{i}.k": -one} for i in range(12)])
+    >>> find_repeats([{f"h.{i}.q": one, f"h.{i}.k": -one} for i in range(12)])
     [('h.0…11.q · c, h.0…11.k / c', 12)]
     """
     families: dict[tuple[Any, ...], list[Mapping[str, Fraction]]] = {}
@@ -71,7 +71,7 @@ def _fold(vector: Mapping[str, Fraction]) -> list[tuple[str, Fraction]]:
 def _join_names(names: Sequence[str]) -> str:
     """One name for names that differ in numbers: the first and the last number where they differ.
 
-    >>> _together(["h.0.o", "h.1.o", "h.2.o"])
+    >>> _join_names(["h.0.o", "h.1.o", "h.2.o"])
     'h.0…2.o'
     """
     if len(set(names)) == 1:
