@@ -303,6 +303,10 @@ def hunt(plan: list[tuple[str, int, int]], head: str, contradicted: Callable[...
 @example([("conv", 0, 0), ("where", 0, 1), ("where", 0, 1)], "nothing")  # a choice of one part of a choice
 @example([("zero a channel", 0, 0), ("gate scalar", 0, 0)], "layer norm")  # a factor that all but zeros share
 @example([("shift scalar", 0, 0), ("swap halves", 0, 0), ("softmax", 0, 0)], "nothing")  # parts with one shift
+@example(  # a norm that divides by a number of γ and β alone
+    [("instance norm", 0, 0), ("flip", 0, 0), ("group norm", 0, 0)], "batch norm"
+)
+@example([("instance norm", 0, 0), ("relu", 0, 0), ("group norm", 0, 0)], "batch norm")
 @example(  # a channel of rounding errors, which a norm without any ε would blow up
     [("zero a channel", 0, 0), ("centre rows", 0, 0), ("group norm plain", 0, 0), ("scale scalar", 0, 0)],
     "batch norm frozen linear",

@@ -58,7 +58,7 @@ CASES: dict[str, tuple[Function, str]] = {
     # a part with the shift beside one without
     "half": (half, NOT),
     "half, softmax": (lambda x, p: half(x, p).softmax(1), NOT),
-    "half, the other half": (lambda x, p: half(x, p)[:, 2:], UNKNOWN),
+    "half, the other half": (lambda x, p: half(x, p)[:, 2:], "0"),
     "half, the other half by indices": (lambda x, p: half(x, p)[:, torch.tensor([2, 3])], UNKNOWN),
     "half, the other half by a mask": (lambda x, p: half(x, p) * LATER_HALF, UNKNOWN),
     "half, the other half by a product": (lambda x, p: half(x, p).mT @ LATER_HALF[:, 0].to(x), UNKNOWN),

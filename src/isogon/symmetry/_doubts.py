@@ -23,21 +23,24 @@ class Doubts(Site):
         rows = x.shifted if rows is None else rows & x.shifted
         if not rows.any():
             return x
-        # With or without the shift, what is not homogeneous besides stays so: no doubt then either.
-        certain = (np.isnan(x.degree) & (x.reason < st.UNKNOWN_BASE)).any(axis=1)
-        certain |= (x.sure if over is None else x.sure & over) != 0
+        # With or without the shift, what is not homogeneous besides stays so: no doubt there.
+        besides = np.isnan(x.degree) & (x.reason < st.UNKNOWN_BASE)
+        there = (x.sure if over is None else x.sure & over) != 0
+        certain = besides | there[:, None]
         words = words or f"and {self.place} does not remove it"
         doubt = f"and {self.place} may or may not remove it" if over else "and perhaps nothing of it is left"
-        reasons = x.shift_reason.copy()
+        reasons = np.repeat(x.shift_reason[:, None], x.runs, axis=1)
         for number in np.unique(x.shift_reason[rows]):
+            shifts = (rows & (x.shift_reason == number))[:, None]
             for unknown, part, text in ((False, certain, words), (True, ~certain, doubt)):
-                here = rows & part & (x.shift_reason == number)
-                if here.any():
-                    reasons[here] = self.book.meet(int(number), self.node, text, unknown)
+                if (shifts & part).any():
+                    reasons[shifts & part] = self.book.meet(int(number), self.node, text, unknown)
+        # What makes the shift unknown, as where two may cancel, makes nothing else so.
+        reasons = np.where(besides & (reasons >= st.UNKNOWN_BASE), x.reason, reasons)
         return x.with_(
             degree=np.where(rows[:, None], np.nan, x.degree),
-            reason=np.where(rows[:, None], st.worse(x.reason, reasons[:, None]), x.reason),
-            ray=np.where(rows, x.varies, x.ray),
+            reason=np.where(rows[:, None], st.worse(x.reason, reasons), x.reason),
+            ray=np.where(rows & (there | ~besides.any(axis=1)), x.varies, x.ray),
         ).drop_shifts(rows)
 
     def in_doubt(self, x: State, where: Bools, text: str) -> Ints:
@@ -77,13 +80,18 @@ class Doubts(Site):
             marked[reason == number] = self.book.mark_reason(number, mark, on)
         return marked
 
+    def has_mark(self, reason: Ints, mark: Mark) -> Bools:
+        """Where the reason is why a tensor is certainly not homogeneous, and has the mark."""
+        numbers = np.unique(reason[(reason >= 0) & (reason < st.UNKNOWN_BASE)])
+        return np.isin(reason, [number for number in numbers if getattr(self.book.get(int(number)), mark)])
+
     def doubt_logarithms(self, x: State) -> State:
         """`x` for a function with an exponential in it: softmax(log u) is u / Σu, whose shifts a norm may remove."""
         return self._doubt_marked(x, "logged", f"{self.place} may undo the logarithm that {{0}} went through")
 
     def _doubt_marked(self, x: State, mark: Mark, text: str) -> State:
-        doubtful = [number for number in self.certain_reasons(x) if getattr(self.book.get(number), mark)]
-        return x.with_(reason=self.in_doubt(x, np.isin(x.reason, doubtful), text)) if doubtful else x
+        doubtful = self.has_mark(x.reason, mark) & np.isnan(x.degree)
+        return x.with_(reason=self.in_doubt(x, doubtful, text)) if doubtful.any() else x
 
     def certain_reasons(self, x: State) -> list[int]:
         """The numbers of the reasons why `x` is not homogeneous, doubts aside."""

@@ -19,6 +19,7 @@ _VIEWS = words(
     "view reshape expand expand_as unsqueeze squeeze to _to_copy contiguous clone flatten unflatten transpose "
     "permute t type_as float double detach broadcast_to view_as slice select alias"
 )
+_SURE_VIEWS = words("select slice view unsqueeze squeeze transpose permute t mT alias")
 _BEFORE_SOFTMAX = _VIEWS | words("add sub masked_fill where mul div dropout")
 _SOFTMAX = words("softmax _softmax log_softmax _log_softmax scaled_dot_product_attention cross_entropy_loss")
 # These return their input itself when there is nothing to do, which their schema does not say.
@@ -55,7 +56,10 @@ def written_argument(node: fx.Node) -> fx.Node | None:
 def viewed_argument(node: fx.Node) -> fx.Node | None:
     """The argument whose memory the result may share."""
     if node.target is operator.getitem:
-        return node.all_input_nodes[0]
+        pack = node.all_input_nodes[0]
+        # Results beside each other, such as values and indices, are tensors of their own.
+        own = hasattr(pack.target, "_schema") and viewed_argument(pack) is None and written_argument(pack) is None
+        return None if own else pack
     schema = getattr(node.target, "_schema", None)
     if schema is None:
         return None
@@ -65,6 +69,27 @@ def viewed_argument(node: fx.Node) -> fx.Node | None:
             target = node.args[i]
             return target if isinstance(target, fx.Node) else None
     return None
+
+
+def is_part_of(node: fx.Node, whole: fx.Node) -> bool:
+    """Whether the tensor is certainly a view of some elements of `whole`."""
+    value = node.meta.get("val")
+    if not isinstance(value, torch.Tensor) or not value.numel():
+        return False
+    while node is not whole:
+        if short_name(node) not in _SURE_VIEWS or len(node.all_input_nodes) != 1:
+            return False
+        node = node.all_input_nodes[0]
+    return True
+
+
+def view_of(node: fx.Node, whole: fx.Node, tensor: torch.Tensor) -> torch.Tensor:
+    """The view of `tensor` that `node`, a part of `whole`, is of it."""
+    if node is whole:
+        return tensor
+    source = node.all_input_nodes[0]
+    target: Any = node.target
+    return target(view_of(source, whole, tensor), *node.args[1:], **node.kwargs)  # type: ignore[no-any-return]
 
 
 def is_written(node: fx.Node) -> bool:

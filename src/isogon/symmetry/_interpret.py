@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -17,8 +18,10 @@ from torch.utils._pytree import tree_leaves
 from isogon.symmetry import _graph as graph
 from isogon.symmetry import _state as st
 from isogon.symmetry._operation import Operation
+from isogon.symmetry._parts import with_parts
 from isogon.symmetry._reasons import Book
 from isogon.symmetry._state import State
+from isogon.symmetry._values import LARGEST, numbers_of, with_values
 from isogon.symmetry.rules import find_rule
 
 _REGIONS = {"wrap_with_set_grad_enabled": 1, "wrap_with_autocast": 4}  # position of the graph among the arguments
@@ -156,6 +159,7 @@ def _with_facts(state: State, tensor: torch.Tensor) -> State:
         degree=np.full_like(state.degree, np.inf) if any_degree else state.degree,
         nonneg=low >= 0,
         value=low if low == high else None,
+        numbers=numbers_of(tensor),
     )
 
 
@@ -168,6 +172,8 @@ class _Pass:
     env: dict[fx.Node, Any]
     family: dict[fx.Node, set[fx.Node]] = field(default_factory=dict)  # nodes that may share memory
     twins: dict[fx.Node, set[fx.Node]] = field(default_factory=dict)  # nodes that are one tensor
+    #: of tensors that were written in pieces, where they were not, and the pieces
+    unwritten: dict[fx.Node, tuple[torch.Tensor, list[State]]] = field(default_factory=dict)
 
     def run(self) -> list[Any]:
         for node in self.module.graph.nodes:
@@ -209,7 +215,14 @@ class _Pass:
         if not op.shapes:  # an assertion, or plain numbers
             self.env[node] = None if node.meta.get("val") is None else _number(op, states, node)
             return
-        result = self.env[node] = _judge_call(op, args, kwargs, states, isinstance(node.meta.get("val"), list | tuple))
+        several = isinstance(node.meta.get("val"), list | tuple)
+
+        def judge(op: Operation, args: Any, kwargs: Any) -> Any:
+            states = [x for x in tree_leaves((args, kwargs)) if isinstance(x, State)]
+            return _judge_call(op, args, kwargs, states, several)
+
+        whole = with_values(node, args, kwargs, judge(op, args, kwargs))
+        result = self.env[node] = with_parts(judge, op, node, args, kwargs, whole)
         self.walk.record(node, op, states, result)
         target = graph.written_argument(node)
         if target is not None:
@@ -266,10 +279,26 @@ class _Pass:
         for node in self.family.get(target, {target}) | twins:
             if node in twins:
                 self.env[node] = new
+                self.unwritten.pop(node, None)
             elif node in self.env:
                 old = self.env[node]
-                states = [op.overlay(x, new) if isinstance(x, State) else x for x in _as_list(old)]
+                states = [self._overlay(op, x, node, target, new) for x in _as_list(old)]
                 self.env[node] = states if isinstance(old, list) else states[0]
+
+    def _overlay(self, op: Operation, old: Any, node: fx.Node, target: fx.Node, new: State) -> Any:
+        """What `node` is after `target` became `new`: nothing but new pieces once all its elements are written."""
+        if not isinstance(old, State):
+            return old
+        holds = graph.is_part_of(target, node)
+        if not holds:
+            self.unwritten.pop(node, None)
+        elif math.prod(old.shape) <= LARGEST:
+            left, pieces = self.unwritten.setdefault(node, (torch.ones(old.shape, dtype=torch.bool), []))
+            graph.view_of(target, node, left).fill_(False)
+            pieces.append(new)
+            if not left.any():
+                return op.overwrite(old, pieces)
+        return op.overlay(old, new, holds=holds)
 
 
 def _as_list(value: Any) -> list[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from isogon.symmetry._degree import TOLERANCE
 from isogon.symmetry._doubts import Doubts
 from isogon.symmetry._labels import follow_runs
 from isogon.symmetry._reasons import ACTIVATION_CURE, ADD_CURE, BIAS_CURE, CHANNEL_CURE
-from isogon.symmetry._state import State, factor_dims, may_mask
+from isogon.symmetry._state import Bools, State, factor_dims, may_mask
 
 
 @dataclass
@@ -121,7 +122,7 @@ class Operation(Doubts):
                 self.broken("activation", f"{self.place} turns {{0}} into a shift", x), "logged"
             )
         along = 1 << x.dim if x.runs > 1 else 0
-        reason = self.in_doubt(x, x.broken & (x.ray != x.varies), f"{self.place} may turn {{0}} into a shift")
+        reason = self.in_doubt(x, x.broken & (x.varies & ~x.ray != 0), f"{self.place} may turn {{0}} into a shift")
         out = st.merge_runs(
             x.plain().with_(
                 degree=np.where(np.isnan(x.degree), np.nan, 0.0),
@@ -162,6 +163,8 @@ class Operation(Doubts):
             ray=(x.ray << offset) & st.EVERY_DIM,
             varies=x.varies << offset,
             stochastic=x.stochastic << offset,
+            alike=None if x.alike is None else (x.alike[0] << offset, x.alike[1] << offset),
+            parts=None,
         )
 
     def align(self, a: State, b: State) -> tuple[State, State]:
@@ -189,22 +192,25 @@ class Operation(Doubts):
         unequal = np.isnan(degree) & ~broken
         varies = a.varies | b.varies
         both = a.broken & b.broken  # perhaps by one common factor
-        one, reason_of_both = st.one_shift(a, b), st.worse(a.shift_reason, b.shift_reason)
-        if (opposed ^ a.turned ^ b.turned) and one.any():
-            number = self.unsure("add", f"{self.place} subtracts tensors whose shifts may be the same")
-            reason_of_both = np.where(one, number, reason_of_both)
+        one = st.one_shift(a, b)
+        # Shifts of two parts may add up to one of the whole.
+        sure = st.both_sure(*(np.where(one, x.sure_of_parts, x.sure) for x in (a, b)))
+        if opposed ^ a.turned ^ b.turned:
+            # The two may be the same, and cancel, but for what varies where the other does not.
+            differ = a.sure_of_parts & ~b.shift | b.sure_of_parts & ~a.shift
+            sure = np.where(one, differ & st.EVERY_DIM, sure)
         out = a.plain().with_(
             degree=degree,
             reason=np.where(none_a, rb, np.where(none_b, ra, st.worse(ra, rb))),
             shift=a.shift | b.shift,
-            # Shifts of two parts may add up to one of the whole.
-            sure=st.both_sure(*(np.where(one, x.sure_of_parts, x.sure) for x in (a, b))),
-            shift_reason=reason_of_both,
+            sure=sure,
+            shift_reason=st.worse(a.shift_reason, b.shift_reason),
             ray=np.where(np.isnan(degree).any(axis=1), np.where(both, factor_dims(a) | factor_dims(b), varies), 0),
             varies=varies,
             dim=dim,
             sizes=sizes,
             nonneg=a.nonneg and b.nonneg,
+            alike=st.alike_with(a, b),
             floating=self.floating,
         )
         if not np.isnan(degree).any():
@@ -212,19 +218,22 @@ class Operation(Doubts):
         number = self._unequal(a, b, verb) if unequal.any() else st.NO_REASON
         reason = np.where(unequal, number, out.reason)
         # The term that varies along fewer dimensions is the shift of the other, whatever it is.
-        main, other = (a, b) if b.varies.bit_count() <= a.varies.bit_count() else (b, a)
+        main, other = (a, b) if b.extent <= a.extent else (b, a)
         trouble = np.isnan(degree).any(axis=1) & ~both
-        if other.varies == varies or not trouble.any():
+        if other.extent == varies.bit_count() or not trouble.any():
             return st.merge_runs(out.with_(reason=reason))
         cause = st.worst(np.where(np.isnan(degree), reason, st.NO_REASON))
         held = trouble[:, None]
-        flag = np.where(unequal.all(axis=1), st.HAS_SHIFT, 0)  # else but some channels are shifted
+        along, in_parts = other.surely_varies
+        # Else only some channels are shifted, or some parts do not see how the shift varies.
+        apart = unequal | broken & (reason < st.UNKNOWN_BASE)
+        flag = np.where(apart.all(axis=1) & (in_parts | (along == 0)), st.HAS_SHIFT, 0)
         return st.merge_runs(
             out.with_(
                 degree=np.where(held, da if main is a else db, degree),
                 reason=np.where(held, ra if main is a else rb, reason),
                 shift=np.where(trouble, main.shift | st.HAS_SHIFT | other.varies, out.shift),
-                sure=np.where(trouble, st.both_sure(main.sure, flag | other.surely_varies), out.sure),
+                sure=np.where(trouble, st.both_sure(main.sure, flag | along), out.sure),
                 shift_reason=np.where(trouble, st.worse(main.shift_reason, cause), out.shift_reason),
                 ray=np.where(trouble, np.where(main.broken, factor_dims(main), 0), out.ray),
             )
@@ -263,7 +272,7 @@ class Operation(Doubts):
         x = self.settle(x)
         degree = np.where(np.isnan(x.degree), np.nan, 0.0)
         reason = self.in_doubt(
-            x, x.broken & (x.ray != x.varies), f"{self.place} sees the sign of {{0}}, which may stay"
+            x, x.broken & (x.varies & ~x.ray != 0), f"{self.place} sees the sign of {{0}}, which may stay"
         )
         return st.merge_runs(x.plain().with_(degree=degree, reason=reason, nonneg=False, floating=self.floating))
 
@@ -306,6 +315,7 @@ class Operation(Doubts):
                 nonneg=a.nonneg and b.nonneg,
                 value=a.value * b.value if a.value is not None and b.value is not None else None,
                 turned=a.turned ^ b.turned ^ ((a.value or 0) < 0) ^ ((b.value or 0) < 0),
+                alike=st.alike_with(a, b),
                 floating=self.floating,
                 pending=st.without_owners(st.join_pending(a, b)),
             )
@@ -322,7 +332,9 @@ class Operation(Doubts):
         if np.isposinf(b.degree).any():
             return self.unknown(a, b, why=f"{self.place} divides by zeros")
         wide_a, wide_b = self.align(a, b)
-        doubt = wide_a.broken & wide_b.broken & (wide_a.ray != (wide_a.varies | wide_b.varies))
+        doubt = wide_a.broken & wide_b.broken & ((wide_a.varies | wide_b.varies) & ~wide_a.ray != 0)
+        # Nothing that is constant where a shift varies takes the shift's share of the sum away.
+        doubt &= (wide_a.sure & st.EVERY_DIM & ~wide_b.varies) == 0
         out = self.multiply(a, self.power(b, -1).with_(nonneg=b.nonneg))
         if doubt.any():
             # g(c)·A over something that may be g(c) as well: the two may cancel.
@@ -381,28 +393,34 @@ class Operation(Doubts):
         if centred and not over & x.varies:
             return self.zeros(x.shape)
         outside = st.nontrivial(x.shape) & ~over | (1 << dims[0] if groups > 1 else 0)
+        # After an instance norm the deviation of two channels together is a number of γ and β alone.
+        if x.alike is not None and x.alike[0] & ~(over & ~outside) == 0:
+            outside &= ~x.alike[1]
         if x.runs > 1 and over >> x.dim & 1:
             ray = np.where(x.uneven & ~x.broken, 1 << x.dim | outside, x.ray)
             several = groups > 1 and x.dim == dims[0]
             x = self.mix(x, "normalises together", groups if several else 1).with_(ray=ray)
         stays = (x.shift & over) != 0 if centred else x.shifted
-        shift_before = x.shift
+        surely = stays & ((x.sure & over if centred else x.sure) != 0)
+        before = x
         x = self.settle(x, rows=stays, over=over if centred else None)
         x = x.with_(shift=np.zeros_like(x.shift))
         reason = self.in_doubt(
-            x, x.broken & ~stays & ((x.ray & over) == 0), f"{name} may or may not divide {{0}} by what makes it so"
+            x, x.broken & ~surely & ((x.ray & over) == 0), f"{name} may or may not divide {{0}} by what makes it so"
         )
         # What is left is g(c)·A + B(c) divided by a deviation that is a number for each index outside `over`.
-        ray = np.where(stays, outside, x.ray | outside)
-        shift = np.where(stays, shift_before, 0) | outside | st.HAS_SHIFT
+        ray = np.where(before.broken, before.ray, 0) | np.where(x.broken & ~stays, x.ray, 0) | outside
+        shift = np.where(stays, before.shift, 0) | outside | st.HAS_SHIFT
         return st.merge_runs(
             x.plain().with_(
                 degree=np.where(np.isfinite(x.degree), 0.0, x.degree),
                 reason=reason,
                 ray=np.where(x.broken, ray, 0),
                 shift=np.where(x.broken, shift, 0),
+                sure=np.where(x.broken & surely, before.sure & (over | st.HAS_SHIFT), 0),
                 shift_reason=np.where(x.broken, st.worst(reason), st.NO_REASON),
                 nonneg=False,
+                alike=(over, st.nontrivial(x.shape) & ~over) if centred and groups == 1 else None,
                 floating=self.floating,
             )
         )
@@ -419,6 +437,7 @@ class Operation(Doubts):
             varies=int(st.spread(np.array([x.varies]), table)[0]) & st.nontrivial(shape),
             nonneg=x.nonneg,
             value=x.value,
+            alike=st.move_alike(x, shape, table),
             floating=self.floating,
         )
         if x.runs == 1:
@@ -430,8 +449,8 @@ class Operation(Doubts):
         dim, labels = followed
         return st.from_channels(out, x.degree[:, labels], x.reason[:, labels], dim)
 
-    def overlay(self, old: State, new: State) -> State:
-        """A tensor some elements of which (perhaps none, perhaps all) now come from `new`."""
+    def overlay(self, old: State, new: State, *, holds: bool = False) -> State:
+        """A tensor some elements of which, perhaps none or all, now come from `new`; or which `holds` all of `new`."""
         flat = self.flatten_runs(new)
         degree = np.stack(np.broadcast_arrays(old.degree, flat.degree), axis=-1)
         reason = np.stack(np.broadcast_arrays(old.reason, flat.reason), axis=-1)
@@ -440,15 +459,48 @@ class Operation(Doubts):
         joined, why = st.sum_degrees(
             degree, np.where(np.isnan(degree), st.worse(reason, np.asarray(number)), reason), number
         )
+        # What is not homogeneous stays so beside anything, though a part may not see it, and wherever both are.
+        broken = np.isnan(degree) & (reason < st.UNKNOWN_BASE)
+        beside = self.with_mark(reason[..., 1], self.certain_reasons(flat), "in_parts")
+        why = np.where(broken[..., 1] & (holds and old.runs == 1), beside, why)
+        both = np.where(self.has_mark(reason[..., 0], "in_parts"), reason[..., 0], reason[..., 1])
+        why = np.where(broken.all(axis=-1), both, why)
         full = st.nontrivial(old.shape)
+        shifted = old.shifted | new.shifted
+        sure = old.sure & new.sure & st.HAS_SHIFT
+        whole = self._everywhere(flat) & (self._everywhere(old) | ~old.broken)
         return st.merge_runs(
             old.plain().with_(
                 degree=joined,
                 reason=why,
-                shift=np.where(old.shifted | new.shifted, st.HAS_SHIFT | full, 0),
-                shift_reason=np.where(old.shifted | new.shifted, number, st.NO_REASON),
-                ray=np.where(np.isnan(joined).any(axis=1), full, 0),
+                shift=np.where(shifted, st.HAS_SHIFT | full, 0),
+                sure=sure,
+                shift_reason=np.where(
+                    sure != 0, st.worse(old.shift_reason, new.shift_reason), np.where(shifted, number, st.NO_REASON)
+                ),
+                ray=np.where(np.isnan(joined).any(axis=1) & whole, full, 0),
                 varies=full,
                 nonneg=old.nonneg and new.nonneg,
             )
         )
+
+    def overwrite(self, old: State, pieces: Sequence[State]) -> State:
+        """A tensor all elements of which now come from one or another of the pieces."""
+        flat = [self.flatten_runs(piece) for piece in pieces]
+        full = st.nontrivial(old.shape)
+        whole = [
+            x.plain().with_(
+                shape=old.shape,
+                dim=0,
+                shift=np.where(x.shifted, st.HAS_SHIFT | full, 0),
+                sure=x.sure & st.HAS_SHIFT,
+                ray=np.where(self._everywhere(x), full, 0),
+                varies=full,
+            )
+            for x in flat
+        ]
+        return functools.reduce(lambda before, piece: self.overlay(before, piece, holds=True), whole)
+
+    def _everywhere(self, x: State) -> Bools:
+        """Rows in which what makes `x` not homogeneous may vary along every dimension along which `x` does."""
+        return np.asarray(x.broken & (x.varies & ~x.ray == 0))

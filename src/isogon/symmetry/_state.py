@@ -19,12 +19,14 @@ homogeneous or unknown, with the number of the reason in `reason`. Two sets of d
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from isogon.symmetry._degree import TOLERANCE
 
@@ -129,6 +131,11 @@ class Facts:
     centre: tuple[State, int, str] | None = None  # the "mean" or an "extreme" of that tensor over these dimensions
     square_of: State | None = None  # it is the square of that tensor
     stochastic: int = 0  # it sums to 1 along this dimension, given as a mask: attention weights
+    #: mean and deviation over the dimensions of the first mask are the same wherever along those of the second
+    alike: tuple[int, int] | None = None
+    numbers: torch.Tensor | None = None  # the whole numbers it holds, where neither input nor parameter decides them
+    pattern: torch.Tensor | None = None  # where its labels differ, its elements are different weights in training
+    parts: tuple[int, tuple[State, ...]] | None = None  # it is these, side by side along this dimension
 
 
 _NO_FACTS = Facts()
@@ -184,6 +191,10 @@ class State:
     @property
     def stochastic(self) -> int:
         return self.facts.stochastic
+
+    @property
+    def alike(self) -> tuple[int, int] | None:
+        return self.facts.alike
 
     @property
     def sources(self) -> int:
@@ -252,13 +263,39 @@ class State:
         return np.where((self.sure & HAS_SHIFT) != 0, self.sure, 0)
 
     @property
-    def surely_varies(self) -> int:
-        """Dimensions along which it certainly varies."""
-        return self.varies if self.free else 0
+    def surely_varies(self) -> tuple[int, bool]:
+        """Dimensions along which it certainly varies, and whether each part of it does."""
+        if self.free or self.facts.pattern is None:
+            return (self.varies if self.free else 0), True
+        somewhere, everywhere = varying_dims(self.facts.pattern)
+        offset = self.ndim - self.facts.pattern.ndim
+        return somewhere << offset, somewhere == everywhere
+
+    @property
+    def extent(self) -> int:
+        """Along how many dimensions it varies; of a table read at indices, along how many every part of it does."""
+        if self.facts.pattern is None:
+            return self.varies.bit_count()
+        return varying_dims(self.facts.pattern)[1].bit_count()
 
     def plain(self) -> State:
         """The same degrees without what only this very tensor has: its name, its value, whose mean it is, its sum."""
         return replace(self, facts=_NO_FACTS)
+
+
+def varying_dims(labels: torch.Tensor) -> tuple[int, int]:
+    """The dimensions along which some labels differ, and those along which no two are equal.
+
+    >>> [bin(mask) for mask in varying_dims(torch.tensor([[0, 1, 2], [1, 1, 3]]))]
+    ['0b11', '0b0']
+    """
+    somewhere = everywhere = 0
+    for dim, size in enumerate(labels.shape):
+        if size > 1 and labels.numel():
+            steps = labels.sort(dim=dim).values.diff(dim=dim) != 0
+            somewhere |= int(steps.any()) << dim
+            everywhere |= int(steps.all()) << dim
+    return somewhere, everywhere
 
 
 def constant(shape: Sequence[int], sources: int, *, degree: float = 0.0, **facts: Any) -> State:
@@ -382,4 +419,28 @@ def without_owners(pending: tuple[Pending, ...]) -> tuple[Pending, ...]:
 def sure_times(x: State, factor: State) -> Ints:
     """What is certain of the shift of `x` after it is multiplied by `factor`."""
     certain = x.sure_of_parts if may_mask(factor) else x.sure
-    return np.where(certain != 0, certain | factor.surely_varies, 0)
+    along, in_parts = factor.surely_varies
+    return np.where(certain != 0, certain | (along if in_parts else 0), 0)
+
+
+def alike_with(a: State, b: State) -> tuple[int, int] | None:
+    """`State.alike` of a sum or a product: of one that is alike with what is constant over those dimensions."""
+    for x, other in ((a, b), (b, a)):
+        if x.alike is not None and not other.varies & x.alike[0]:
+            return x.alike[0], x.alike[1] & ~other.varies
+    return None
+
+
+def move_alike(x: State, shape: Sequence[int], table: Sequence[int]) -> tuple[int, int] | None:
+    """`State.alike` of `x` moved to this shape, where every dimension stays one of its own."""
+    if x.alike is None:
+        return None
+    targets = [table[i] for i in dims_in(nontrivial(x.shape))]
+    if (
+        math.prod(shape) != math.prod(x.shape)
+        or any(t.bit_count() != 1 for t in targets)
+        or len(set(targets)) < len(targets)
+    ):
+        return None
+    over, alike = (int(mask) for mask in spread(np.array(x.alike), table))
+    return over, alike

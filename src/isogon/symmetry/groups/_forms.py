@@ -208,7 +208,7 @@ class FormOperation(Operation):
     def _named(self, x: State) -> str:
         return x.label or (f"the constant {x.value:g}" if x.value is not None else "a tensor")
 
-    def overlay(self, old: State, new: State) -> State:
+    def overlay(self, old: State, new: State, *, holds: bool = False) -> State:
         """A tensor some elements of which now come from `new`: both have to scale alike."""
         full = st.nontrivial(old.shape)
         a, b = self.flatten_runs(self.settle(old)), self.flatten_runs(self.settle(new))

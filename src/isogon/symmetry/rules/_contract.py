@@ -190,8 +190,11 @@ def einsum(op: Operation, equation: str, tensors: Sequence[State], **_: Any) -> 
     for names, x in zip(labels, tensors, strict=True):
         for name, size in zip(names, x.shape, strict=True):
             sizes[name] = max(sizes.get(name, 1), size)
-    result, names = op.constant((), value=1.0, nonneg=True), []
-    for k, (x, letters_of_x) in enumerate(zip(tensors, labels, strict=True)):
+    result, names, start = op.constant((), value=1.0, nonneg=True), [], 0
+    needed = {name for rest in labels[1:] for name in rest} | set(out)
+    if len(tensors) > 1 and set(labels[0]) <= needed and len(set(labels[0])) == len(labels[0]):
+        result, names, start = tensors[0], labels[0], 1  # nothing is summed yet
+    for k, (x, letters_of_x) in list(enumerate(zip(tensors, labels, strict=True)))[start:]:
         later = {name for rest in labels[k + 1 :] for name in rest} | set(out)
         last = k == len(tensors) - 1
         remaining = out if last else [n for n in dict.fromkeys([*names, *letters_of_x]) if n in later]

@@ -24,7 +24,7 @@ def fresh(op: Operation, *given: Any, **named: Any) -> Any:
     return op.constant(floating=op.floating)
 
 
-@register_rule("aten.one_hot", "aten.searchsorted", "aten.bucketize")
+@register_rule("aten.one_hot", "aten.searchsorted", "aten.bucketize", "aten.histc", "aten.bincount")
 def from_values(op: Operation, *tensors: Any, **_: Any) -> State:
     out = op.constant(floating=op.floating)
     for x in tensors:

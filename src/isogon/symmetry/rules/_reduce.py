@@ -295,6 +295,19 @@ def fourier(op: Operation, self: State, *_: Any, **__: Any) -> State:
     )
 
 
+@register_rule("aten.col2im")
+def add_windows(op: Operation, self: State, *_: Any) -> State:
+    """Overlapping windows added up, from (…, channels and places in the window, windows) to (…, channels, y, x)."""
+    x, full = op.flatten_runs(self), st.nontrivial(op.shape)
+    batch = 1 if len(op.shape) == 4 else 0
+    return x.plain().with_(
+        shape=op.shape,
+        shift=np.where(x.shifted, x.shift | full, 0),
+        ray=np.where(x.ray & ~batch != 0, full, x.ray & batch),
+        varies=full,
+    )
+
+
 def _average(op: Operation, x: State) -> State:
     """A loss: mean, sum or the elements themselves, as the result's shape says."""
     return op.reduce(x, None, False) if op.shape == () else x.plain().with_(shape=op.shape)

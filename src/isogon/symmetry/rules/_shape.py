@@ -267,10 +267,13 @@ def pad(op: Operation, self: State, pad: Sequence[int], mode: str = "constant", 
     return x if filling.is_zero else op.choice(x, filling, "pads")
 
 
-def _index_by(op: Operation, x: State, indices: Sequence[Any], dim: int | None = None) -> State:
+def _index_by(
+    op: Operation, x: State, indices: Sequence[Any], table: Sequence[int] | None = None, dim: int | None = None
+) -> State:
     """Elements of `x` picked by index tensors, which must not change with the scale.
 
-    `dim` is where the tracked dimension is afterwards, where that is known.
+    A factor that varies along dimension i of `x` varies along dimensions `table[i]` afterwards, which is all of them
+    where that is None; `dim` is where the tracked dimension is, where that is known.
     """
     full = st.nontrivial(op.shape)
     x = op.pick_part(x)
@@ -279,7 +282,7 @@ def _index_by(op: Operation, x: State, indices: Sequence[Any], dim: int | None =
         shape=op.shape,
         shift=np.where(out.shifted, out.shift | full, 0),
         sure=out.sure & st.HAS_SHIFT,
-        ray=np.where(out.broken, full, 0),
+        ray=np.where(out.broken, st.spread(out.ray, table or [full] * x.ndim) & full, 0),
         varies=full,
         floating=op.floating,
     )
@@ -288,15 +291,27 @@ def _index_by(op: Operation, x: State, indices: Sequence[Any], dim: int | None =
 
 @register_rule("aten.index", "aten._unsafe_index")
 def index(op: Operation, self: State, indices: Sequence[Any]) -> State:
-    # Rows picked by one tensor of numbers: the other dimensions stay behind its own.
-    rows = indices[0] if len(indices) == 1 and isinstance(indices[0], State) and self.dim > 0 else None
-    follows = rows is not None and (*rows.shape, *self.shape[1:]) == op.shape
-    return _index_by(op, self, indices, self.dim - 1 + rows.ndim if rows is not None and follows else None)
+    # Picked by one tensor of numbers: the dimensions before and after the one it indexes stay beside its own.
+    given = [(i, index) for i, index in enumerate(indices) if isinstance(index, State)]
+    if len(given) != 1:
+        return _index_by(op, self, indices)
+    at, picks = given[0]
+    if (*self.shape[:at], *picks.shape, *self.shape[at + 1 :]) != op.shape:
+        return _index_by(op, self, indices)
+    place = [i if i < at else i - 1 + picks.ndim for i in range(self.ndim)]
+    table = [1 << i for i in place]
+    table[at] = st.mask_of(range(at, at + picks.ndim), len(op.shape))
+    return _index_by(op, self, indices, table, place[self.dim] if self.runs > 1 and self.dim != at else None)
 
 
 @register_rule("aten.index_select", "aten.gather", "aten.take_along_dim")
 def gather(op: Operation, self: State, dim: Any, index: Any = None, **_: Any) -> State:
-    return _index_by(op, self, [dim, index])
+    table = None
+    if isinstance(dim, int) and self.ndim == len(op.shape) > 0:
+        table = [1 << i for i in range(self.ndim)]
+        # Which element along `dim` is picked may hang on where it goes to.
+        table[dim % self.ndim] = 1 << dim % self.ndim if op.short == "index_select" else st.nontrivial(op.shape)
+    return _index_by(op, self, [dim, index], table)
 
 
 @register_rule("aten.take", "aten.masked_select")

@@ -1,0 +1,128 @@
+"""Where something besides is in doubt, what is certain stays so; and no more is called certain than is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+NOT, UNKNOWN = "not homogeneous", "unknown"
+Model = Callable[[Any, Tensor], Tensor]
+POSITIONS = torch.arange(6)
+
+
+def norm(x: Tensor) -> Tensor:
+    return F.layer_norm(x, x.shape[-1:], eps=1e-12)
+
+
+def batch_norm(x: Tensor) -> Tensor:
+    return F.batch_norm(x, None, None, training=True, eps=1e-12)
+
+
+def each(m: Any, x: Tensor) -> Tensor:
+    """Not homogeneous in every element by itself."""
+    return torch.sigmoid(m.p * x)
+
+
+def rows(m: Any, x: Tensor) -> Tensor:
+    """A factor of each row that is no power of p."""
+    return torch.sigmoid(m.p * x.sum(1, keepdim=True)) * x
+
+
+def gate(m: Any, x: Tensor) -> Tensor:
+    """A factor that is no power of p."""
+    return torch.sigmoid(m.p) * x
+
+
+def less_mean(x: Tensor) -> Tensor:
+    return x - x.mean(0, keepdim=True)
+
+
+def less_average(x: Tensor) -> Tensor:
+    return x - F.avg_pool1d(x.T, 3, 1).T[:1]
+
+
+def two_biases(m: Any, x: Tensor) -> Tensor:
+    return (each(m, x) + m.b) + (each(m, x).sin() + m.b)
+
+
+def relative_to_queries(m: Any, x: Tensor) -> Tensor:
+    """Scores of queries that have a bias, with a term for each query and distance, from a table."""
+    queries, distances = m.p * x + m.c, m.w[(POSITIONS[:, None] - POSITIONS).clamp(-3, 4) + 3]
+    return (queries @ x.T + torch.einsum("td,tsd->ts", queries, distances)).softmax(1)
+
+
+# Of x with the shape (6, 8), a number p and vectors b, c of 4 and 8: the answers for p and for b.
+CASES: dict[str, tuple[Model, str, str]] = {
+    "a bias in some channels, two norms": (
+        lambda m, x: norm(norm(each(m, x) + F.pad(m.b, (0, 4))) * m.c),
+        NOT,
+        UNKNOWN,
+    ),
+    "a factor and a bias, two norms": (lambda m, x: norm(norm(rows(m, x) + m.c) * m.c), NOT, "0"),
+    "a factor without a bias, two norms": (lambda m, x: norm(norm(rows(m, x)) * m.c), UNKNOWN, "0"),
+    "beside rows, norm": (lambda m, x: norm(torch.cat([x[:, :4], two_biases(m, x[:, :4])], 0)).mean(0), NOT, NOT),
+    "a share with a bias": (lambda m, x: F.normalize(F.linear(rows(m, x), m.w, m.c), dim=1), NOT, "0"),
+    "a share without a bias": (lambda m, x: F.normalize(F.linear(rows(m, x), m.w), dim=1), UNKNOWN, "0"),
+    "a factor and perhaps no bias, norm": (lambda m, x: norm(less_average(gate(m, x) + m.c)), UNKNOWN, "0"),
+    "a factor and perhaps no bias, ReLU": (lambda m, x: norm(F.relu(less_average(gate(m, x) + m.c))), UNKNOWN, "0"),
+    "perhaps no bias, ReLU": (lambda m, x: F.relu(less_mean(each(m, x[:, :4]) + m.b)), NOT, "0"),
+    "less its mean, and itself": (
+        lambda m, x: norm((lambda y: F.linear(y, m.w[:4, :4]) + less_average(y))(m.p * x[:, :4] + m.b)),
+        NOT,
+        NOT,
+    ),
+    "less its mean": (lambda m, x: norm(less_mean(m.p * x[:, :4] + m.b)), "0", "0"),
+    "relative to queries": (relative_to_queries, NOT, "0"),
+    "less its own average": (lambda m, x: norm(less_average(m.p * x[:, :4] + m.b)), UNKNOWN, UNKNOWN),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_doubt_leaves_what_is_certain(name: str, function: Any, confirmed: Callable[..., Any]) -> None:
+    body, of_p, of_b = CASES[name]
+    x = torch.randn(6, 8, generator=torch.Generator().manual_seed(3))
+    found = confirmed(function(body, p=(), b=(4,), c=(8,), w=(8, 8)), x).alone
+    assert (str(found["p"]), str(found["b"])) == (of_p, of_b)
+
+
+def relative(offset: Tensor) -> Model:
+    """Attention with a bias from a table, read at an index for each pair of tokens."""
+    return lambda m, x: (x @ x.T + m.t[:, 0][offset]).softmax(1) @ x
+
+
+# Of x with the shape (6, 8) and a table of 11 rows: the answer for the table.
+TABLES: dict[str, tuple[Model, str]] = {
+    "relative positions": (relative(POSITIONS[:, None] - POSITIONS + 5), NOT),
+    "relative positions, computed": (
+        lambda m, x: relative((torch.arange(6)[:, None] - torch.arange(6)).clamp(-2, 2) + 5)(m, x),
+        NOT,
+    ),
+    "one for each row": (relative(POSITIONS[:, None].expand(6, 6)), "0"),
+    "one for all": (relative(torch.full((6, 6), 3)), "0"),
+    "as the input says": (lambda m, x: relative((x[:, :6] > 9).long())(m, x), UNKNOWN),
+    "the last of them": (
+        lambda m, x: (x.sum(1) + m.t[:, 0][POSITIONS.clamp(0, 3)])[3:].softmax(0),
+        UNKNOWN,
+    ),
+    "positions, norm": (lambda m, x: norm(x + F.embedding(torch.arange(6), m.t)), NOT),
+    "positions, batch norm": (lambda m, x: batch_norm(x + F.embedding(torch.arange(6), m.t)), NOT),
+    "one position, batch norm": (lambda m, x: batch_norm(x + F.embedding(0 * POSITIONS, m.t)), "0"),
+    "as the input says, batch norm": (lambda m, x: batch_norm(x + F.embedding((x[:, 0] > 9).long(), m.t)), UNKNOWN),
+    "as the input says, norm": (lambda m, x: norm(x + F.embedding((x[:, 0] > 9).long(), m.t)), NOT),
+    "as the input says, linear": (
+        lambda m, x: batch_norm(F.linear(x + F.embedding((x[:, 0] > 9).long(), m.t), m.w)),
+        UNKNOWN,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_table_read_at_constant_places(name: str, function: Any, confirmed: Callable[..., Any]) -> None:
+    body, expected = TABLES[name]
+    x = torch.randn(6, 8, generator=torch.Generator().manual_seed(3))
+    assert str(confirmed(function(body, t=(11, 8), w=(8, 8)), x).alone["t"]) == expected
