@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +14,9 @@ from torch import Tensor
 NOT, UNKNOWN = "not homogeneous", "unknown"
 Model = Callable[[Any, Tensor], Tensor]
 POSITIONS = torch.arange(6)
+LEAST = torch.finfo(torch.float32).min
+CAUSAL = torch.full((6, 6), LEAST).triu(1)
+OF_ITSELF = torch.full((6, 6), LEAST).fill_diagonal_(0)
 
 
 def norm(x: Tensor) -> Tensor:
@@ -78,6 +82,16 @@ CASES: dict[str, tuple[Model, str, str]] = {
     ),
     "less its mean": (lambda m, x: norm(less_mean(m.p * x[:, :4] + m.b)), "0", "0"),
     "relative to queries": (relative_to_queries, NOT, "0"),
+    "in heads with norms": (
+        lambda m, x: (norm((m.p * x + m.c).unflatten(1, (2, 4)).transpose(0, 1)) @ m.w[:4, :3]).softmax(2),
+        NOT,
+        "0",
+    ),
+    "above the least number": (
+        lambda m, x: torch.max(m.p * (x @ m.w) + x[:, :1] * m.c[0], torch.tensor(LEAST)).softmax(1),
+        NOT,
+        "0",
+    ),
     "less its own average": (lambda m, x: norm(less_average(m.p * x[:, :4] + m.b)), UNKNOWN, UNKNOWN),
 }
 
@@ -95,6 +109,20 @@ def relative(offset: Tensor) -> Model:
     return lambda m, x: (x @ x.T + m.t[:, 0][offset]).softmax(1) @ x
 
 
+def buckets() -> Tensor:
+    """Distances, the farther ones in ever wider buckets, as T5 has them."""
+    far = (torch.arange(6)[:, None] - torch.arange(6)).abs()
+    return torch.where(
+        far < 2, far, 2 + (torch.log(far.float().clamp(min=1) / 2) / math.log(2) * 2).long().clamp(min=0)
+    )
+
+
+def masked(m: Any, x: Tensor, mask: Tensor) -> Tensor:
+    """Attention with one bias for all distances of two and more to the right, and a mask."""
+    bias = m.t[:, 0][(POSITIONS[:, None] - POSITIONS).clamp(-2, 5) + 5]
+    return F.scaled_dot_product_attention(x[None], x[None], x[None], attn_mask=bias + mask, scale=1.0)
+
+
 # Of x with the shape (6, 8) and a table of 11 rows: the answer for the table.
 TABLES: dict[str, tuple[Model, str]] = {
     "relative positions": (relative(POSITIONS[:, None] - POSITIONS + 5), NOT),
@@ -107,6 +135,13 @@ TABLES: dict[str, tuple[Model, str]] = {
     "as the input says": (lambda m, x: relative((x[:, :6] > 9).long())(m, x), UNKNOWN),
     "the last of them": (
         lambda m, x: (x.sum(1) + m.t[:, 0][POSITIONS.clamp(0, 3)])[3:].softmax(0),
+        UNKNOWN,
+    ),
+    "relative positions, by logarithms": (lambda m, x: relative(buckets())(m, x), NOT),
+    "relative positions beside zeros": (lambda m, x: masked(m, x, torch.zeros(6, 6)), NOT),
+    "relative positions, causal": (lambda m, x: masked(m, x, CAUSAL), NOT),
+    "relative positions, of itself alone": (
+        lambda m, x: masked(m, x, OF_ITSELF),
         UNKNOWN,
     ),
     "positions, norm": (lambda m, x: norm(x + F.embedding(torch.arange(6), m.t)), NOT),

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from isogon.symmetry import measure
+from isogon.symmetry import check, measure
 from isogon.symmetry._probe import Oracle
 
 
@@ -111,3 +113,41 @@ def test_the_radial_derivative_is_eulers(function: Any) -> None:
     for power in (1, 2, 3):
         model = function(lambda m, x, p=power: ((x @ m.w) ** p).sum(), w=(5,))
         assert Oracle(model, (data(),), {}).radial()["w"] == pytest.approx(power)
+
+
+class DrawsMasks(nn.Module):
+    """Leaves out columns at random, by numpy's numbers, as SpecAugment does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(5, 4, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        kept = torch.from_numpy(np.random.rand(5) > 0.5).to(x) * random.choice([1.0, 2.0])
+        return F.layer_norm(self.linear(x * kept + 1), (4,))
+
+
+def test_numbers_that_numpy_and_python_draw_are_the_same_at_every_scale() -> None:
+    before = np.random.get_state()[1].tolist(), random.getstate()
+    assert set(verdicts(DrawsMasks(), data()).values()) == {"invariant"}
+    assert before == (np.random.get_state()[1].tolist(), random.getstate())
+
+
+def test_weights_too_small_to_matter_are_looked_at_again_in_another_size() -> None:
+    model = nn.Sequential(nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3))
+    with torch.no_grad():
+        model[0].weight.mul_(1e-12)  # beside its bias rounding hides it
+    answer = check(model, data(), verify=True)
+    assert answer.alone["0.weight"].verdict == "not invariant"
+    assert (answer.verification, answer.disagreements) == ("verified numerically in double precision", ())
+
+
+def test_what_is_clear_is_not_measured_further(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    outputs = Oracle.outputs
+    monkeypatch.setattr(Oracle, "outputs", lambda self: calls.append(1) or outputs(self))
+    model = nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))
+    measure(model, data())
+    # The outputs as they are, twice for gradients and rounding; what is invariant in two calls for all of it; each of
+    # the others, and all together, at one scale.
+    assert len(calls) <= 3 + 2 + 5

@@ -241,9 +241,10 @@ class Operation(Doubts):
 
     def beside_zeros(self, x: State, zeros: State) -> State:
         """x + zeros, or infinities of a mask, which then vary as the mask does."""
+        pattern = st.pattern_beside(x, zeros)
         if zeros.value == 0.0:
-            return x.plain()
-        return x.plain().extend_shifts(zeros.varies).with_(varies=x.varies | zeros.varies)
+            return x.plain().with_(pattern=pattern)
+        return x.plain().extend_shifts(zeros.varies).with_(varies=x.varies | zeros.varies, pattern=pattern)
 
     def choice(self, first: Any, second: Any, verb: str) -> State:
         """Elements of two tensors, which of them does not change with the scale: the degrees must be equal.

@@ -13,12 +13,14 @@ from __future__ import annotations
 import copy
 import inspect
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import random
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -125,6 +127,19 @@ def _double_by_default() -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
+@contextmanager
+def _same_numbers(seed: int) -> Iterator[None]:
+    """The same random numbers of Python and numpy each time: some models draw masks from them (SpecAugment)."""
+    before, numpy_before = random.getstate(), np.random.get_state()
+    random.seed(seed)
+    np.random.seed(seed)
+    try:
+        yield
+    finally:
+        random.setstate(before)
+        np.random.set_state(numpy_before)
+
+
 class Oracle:
     """A double-precision copy of a model that can be evaluated at any scale of its trainable parameters."""
 
@@ -139,6 +154,7 @@ class Oracle:
         tiny: float = TINY,
         noise: float = 0.1,
         seed: int = 0,
+        wide: bool = False,
     ) -> None:
         self.model = copy.deepcopy(model).double()
         self.inputs, self.kwargs = tree_map(_double, (tuple(inputs), dict(kwargs)))
@@ -146,11 +162,15 @@ class Oracle:
         self.small, self.largest_eps, self.tiny = small, largest_eps, tiny
         self.seed = seed
         self.rounded = False
-        self._perturb(noise, seed)
+        self._perturb(noise, seed, wide)
         self.buffers = {name: buffer.clone() for name, buffer in self.model.named_buffers()}
 
-    def _perturb(self, strength: float, seed: int) -> None:
-        """Move every trainable parameter by `strength` times its root mean square (or 1 where that is 0)."""
+    def _perturb(self, strength: float, seed: int, wide: bool) -> None:
+        """Move every trainable parameter by `strength` times its root mean square (or 1 where that is 0).
+
+        Where `wide`, by as much at least as keeps a layer's outputs at the size of its inputs: of weights that start at
+        1e-10 rounding would hide the rest.
+        """
         generator = torch.Generator().manual_seed(seed)
 
         def noise(like: Tensor) -> Tensor:
@@ -159,6 +179,8 @@ class Oracle:
         with torch.no_grad():
             for parameter in self.parameters.values():
                 size = float(parameter.square().mean().sqrt()) or 1.0
+                if wide:
+                    size = max(size, (parameter.shape[0] / parameter.numel()) ** 0.5 if parameter.ndim > 1 else 1.0)
                 parameter.add_(noise(parameter), alpha=strength * size)
             for module in self.model.modules():
                 mean, variance = getattr(module, "running_mean", None), getattr(module, "running_var", None)
@@ -175,6 +197,7 @@ class Oracle:
         devices = {p.device.index or 0 for p in self.model.parameters() if p.device.type == "cuda"}
         with (
             torch.random.fork_rng(devices=sorted(devices)),
+            _same_numbers(self.seed),
             _double_by_default(),
             _WithoutEps(self.small, self.largest_eps, self.tiny) as mode,
         ):
@@ -224,7 +247,8 @@ class Oracle:
     def deviation(self, *scales: Mapping[str, float | Tensor]) -> float:
         """The largest ‖f(c·w) − f(w)‖ / ‖f(w)‖ over outputs and `scales`, each with a factor c per parameter.
 
-        A factor may be a tensor, one c for each slice of the parameter.
+        A factor may be a tensor, one c for each slice of the parameter. Once the answer is clear the other scales are
+        not tried.
         """
         before = {name: self.parameters[name].detach().clone() for factors in scales for name in factors}
         largest = 0.0
@@ -239,6 +263,8 @@ class Oracle:
                     gap = torch.where(f == g, torch.zeros_like(f), g - f).norm()
                     size = float(_finite(f).norm())
                     largest = max(largest, float(gap) / (size or 1.0), key=lambda x: (math.isnan(x), x))
+                if judge(largest, self.rounded) == NOT_INVARIANT:
+                    break
         return largest
 
     def is_blind(self) -> bool:
@@ -287,32 +313,50 @@ def measure(
     largest_eps: float = LARGEST_EPS,
     noise: float = 0.1,
     seed: int = 0,
+    wide: bool = False,
+    only: Collection[str] | None = None,
 ) -> dict[str, Measurement]:
-    """Measure `joint` and every trainable parameter of `model`; the model itself is not touched.
+    """Measure `joint` and every trainable parameter of `model` (`only` some of them); the model is not touched.
 
     Where `expected` names the answer for a parameter and the radial derivative confirms it, rescaling is skipped;
     without `expected` everything is rescaled. `small` takes small constants (up to `largest_eps`) that are added or
     clamped at as zero, like the ε of the normalisations. `noise` is how far the copy's parameters are moved before,
-    relative to their size, and `seed` that of all random numbers.
+    relative to their size (where `wide`, to a size that lets each layer matter), and `seed` that of all random numbers.
     """
-    oracle = Oracle(model, inputs, kwargs or {}, small=small, largest_eps=largest_eps, noise=noise, seed=seed)
+    oracle = Oracle(
+        model, inputs, kwargs or {}, small=small, largest_eps=largest_eps, noise=noise, seed=seed, wide=wide
+    )
     blind = oracle.is_blind()
-    radial = oracle.radial()
+    radial = {name: value for name, value in oracle.radial().items() if only is None or name in only}
     judged = {name: judge(value, oracle.rounded) for name, value in radial.items()}
     sure = {name for name, verdict in judged.items() if expected is not None and verdict == expected.get(name)}
-    if judged[JOINT] == INVARIANT:
+    if judged.get(JOINT) == INVARIANT:
         sure.discard(JOINT)
     # Gradients do not see what is detached. Where each is invariant alone, so are all under factors of their own.
-    still = [name for name in oracle.parameters if name in sure and judged[name] == INVARIANT]
-    apart = [{name: FACTORS[(i + k) % len(FACTORS)] for i, name in enumerate(still)} for k in (0, 1)]
-    if still and judge(oracle.deviation(*apart), oracle.rounded) != INVARIANT:
-        sure -= set(still)
+    flat = [name for name, verdict in judged.items() if verdict == INVARIANT and name != JOINT]
+    together = _deviation_apart(oracle, flat)
+    if judge(together, oracle.rounded) != INVARIANT:
+        together = math.nan
+        still = [name for name in flat if name in sure]
+        if len(still) == len(flat) or judge(_deviation_apart(oracle, still), oracle.rounded) != INVARIANT:
+            sure -= set(still)
     measurements: dict[str, Measurement] = {}
     for name, verdict in judged.items():
         deviation = math.nan
-        if name not in sure:
+        if name not in sure and name in flat and not math.isnan(together):
+            deviation = together
+        elif name not in sure:
             names = list(oracle.parameters) if name == JOINT else [name]
             deviation = oracle.deviation(*(dict.fromkeys(names, factor) for factor in FACTORS))
             verdict = judge(deviation, oracle.rounded)
         measurements[name] = Measurement(radial[name], deviation, INCONCLUSIVE if blind else verdict)
     return measurements
+
+
+def _deviation_apart(oracle: Oracle, names: Sequence[str]) -> float:
+    """How much changes where each of these parameters is scaled by a factor of its own."""
+    if not names:
+        return 0.0
+    return oracle.deviation(
+        *({name: FACTORS[(i + k) % len(FACTORS)] for i, name in enumerate(names)} for k in range(2))
+    )

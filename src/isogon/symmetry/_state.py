@@ -91,13 +91,18 @@ def spread(masks: Ints, table: Sequence[int]) -> Ints:
 
 
 def spread_surely(masks: Ints, table: Sequence[int], shape: Sequence[int]) -> Ints:
-    """`spread` for what is certain, in a tensor of this shape: a dimension that goes into several is lost.
+    """`spread` for what is certain, in a tensor of this shape.
+
+    What varies in every part of a dimension varies along each of those that it is split into; else that is lost.
 
     >>> spread_surely(np.array([0b01, 0b10]), [0b110, 0b1], (2, 2, 2)).tolist()
     [0, 1]
+    >>> spread_surely(np.array([0b01 | HAS_SHIFT]), [0b110, 0b1], (2, 2, 2)).item() == 0b110 | HAS_SHIFT
+    True
     """
     single = [target if target.bit_count() == 1 else 0 for target in table]
-    return spread(masks, single) & (nontrivial(shape) | HAS_SHIFT)
+    spread_out = np.where(masks & HAS_SHIFT, spread(masks, table), spread(masks, single))
+    return spread_out & (nontrivial(shape) | HAS_SHIFT)
 
 
 def both_sure(a: Ints, b: Ints) -> Ints:
@@ -444,3 +449,19 @@ def move_alike(x: State, shape: Sequence[int], table: Sequence[int]) -> tuple[in
         return None
     over, alike = (int(mask) for mask in spread(np.array(x.alike), table))
     return over, alike
+
+
+def pattern_beside(x: State, zeros: State) -> torch.Tensor | None:
+    """The pattern of `x` plus a mask of zeros and infinities: where these are nobody sees it."""
+    labels, mask = x.facts.pattern, zeros.facts.numbers
+    if labels is None or zeros.value == 0.0:
+        return labels
+    if mask is None:
+        somewhere, everywhere = varying_dims(labels)
+        return labels if somewhere == everywhere else None
+    shape = np.broadcast_shapes(labels.shape, mask.shape)
+    labels, hidden = labels.expand(shape), mask.expand(shape).abs() >= INFINITE
+    # Unless more are seen than there are rows, no row need have two.
+    if labels.numel() - int(hidden.sum()) <= max((labels.numel() // n for n in shape if n > 1), default=0):
+        return torch.zeros_like(labels)
+    return torch.where(hidden, -1 - torch.arange(labels.numel()).view(labels.shape), labels)

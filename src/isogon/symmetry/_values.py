@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from isogon.symmetry import _graph as graph
 from isogon.symmetry._state import State, varying_dims
@@ -37,7 +37,7 @@ def with_values(node: fx.Node, args: Sequence[Any], kwargs: Mapping[str, Any], r
     if not isinstance(result, State) or not 0 < math.prod(result.shape) <= LARGEST:
         return result
     try:
-        if not result.floating:
+        if not result.floating or all(_is_known(x) for x in tree_leaves((args, kwargs))):
             return _with_numbers(node, args, kwargs, result)
         return _with_pattern(node, args, kwargs, result)
     except (_UnknownNumbersError, RuntimeError, TypeError, ValueError, IndexError, NotImplementedError):
@@ -45,9 +45,12 @@ def with_values(node: fx.Node, args: Sequence[Any], kwargs: Mapping[str, Any], r
 
 
 def numbers_of(tensor: torch.Tensor) -> torch.Tensor | None:
-    """The whole numbers in a tensor, where there are not too many."""
-    whole = not tensor.is_floating_point() and not tensor.is_complex() and not tensor.is_meta
-    return tensor.detach() if whole and tensor.numel() <= LARGEST else None
+    """The numbers in a tensor, where there are not too many."""
+    return tensor.detach() if not tensor.is_meta and tensor.numel() <= LARGEST else None
+
+
+def _is_known(argument: Any) -> bool:
+    return not isinstance(argument, State) or argument.facts.numbers is not None
 
 
 def _with_numbers(node: fx.Node, args: Sequence[Any], kwargs: Mapping[str, Any], result: State) -> State:

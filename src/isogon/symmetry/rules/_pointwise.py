@@ -183,11 +183,17 @@ def parametric_relu(op: Operation, self: State, weight: State) -> State:
     return op.join(op.multiply(op.settle(self), slope), self, "(the negative side of the PReLU) stands beside")
 
 
+def _is_beyond(bound: Any) -> bool:
+    """Whether a bound is so far out that nothing reaches it: the least or the largest number of a type."""
+    value = bound.value if isinstance(bound, State) else bound
+    return isinstance(value, int | float) and abs(value) >= st.INFINITE
+
+
 @register_rule("aten.clamp", "aten.clip", "aten.hardtanh")
 def clamp(op: Operation, self: State, min: Any = None, max: Any = None, **_: Any) -> State:
     if op.short == "hardtanh":
         min, max = (-1.0 if min is None else min), (1.0 if max is None else max)
-    low, high = (None if bound is None else op.state(bound) for bound in (min, max))
+    low, high = (None if bound is None or _is_beyond(bound) else op.state(bound) for bound in (min, max))
     if low is not None and high is None and _small_counts_as_zero(op, self, low.value):
         return _drop_eps(op, self, low.value or 0.0)
     out = self
@@ -216,6 +222,8 @@ def threshold(op: Operation, self: State, threshold: float, value: float) -> Sta
 @register_rule("aten.maximum", "aten.minimum", "aten.fmax", "aten.fmin", "aten.max.other", "aten.min.other")
 def larger(op: Operation, self: State, other: State) -> State:
     for x, c in ((self, other), (other, self)):
+        if _is_beyond(c) and ((c.value or 0) < 0) == (op.short in ("maximum", "fmax", "max")):
+            return op.lift(x.plain(), op.shape)
         if op.short in ("maximum", "fmax", "max") and _small_counts_as_zero(op, x, c.value):
             return op.lift(_drop_eps(op, x, c.value or 0.0), op.shape)
     return op.join(self, other, "is compared with").with_(nonneg=self.nonneg and other.nonneg)
