@@ -15,7 +15,7 @@ from torch import nn
 
 from isogon import nets
 from isogon.errors import ArgumentError
-from isogon.nets import GhostBatchNorm2d, convert
+from isogon.nets import GhostBatchNorm2d, _conversion, convert
 
 ZOO_PATH = Path(__file__).with_name("strangers_zoo.py")
 
@@ -77,7 +77,7 @@ def test_networks_become_invariant(factory, style):
     assert done.scale_map.is_invariant
     assert done.scale_map.disagreements == ()
     assert change_on_rescaling(done.model, inputs) < 1e-9
-    assert any("Froze the classifier" in sentence for sentence in done.changes)
+    assert any("the classifier, at its" in sentence for sentence in done.changes)
     if style == "plain":
         norms = [m for m in done.model.modules() if isinstance(m, nn.BatchNorm2d)]
         assert all(not m.weight.requires_grad and torch.all(m.weight == 1) and torch.all(m.bias == 0) for m in norms)
@@ -241,6 +241,50 @@ def test_bad_arguments_are_named(arguments, match):
         convert("resnet", torch.randn(2, 2))
     with pytest.raises(ArgumentError, match="linear or convolution"):
         convert(nn.ReLU(), torch.randn(2, 2))
+
+
+class Branches(nn.Module):
+    """Branches of two convolutions with biases each, of which the first ends in a GELU: nothing to be done there."""
+
+    def __init__(self, gelu=True):
+        super().__init__()
+        self.branches = nn.ModuleList(
+            nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3), nn.GELU() if gelu and not i else nn.ReLU())
+            for i in range(4)
+        )
+        self.classifier = nn.Conv2d(4, 5, 1)
+
+    def forward(self, x):
+        return self.classifier(sum(branch(x) for branch in self.branches).mean((2, 3), keepdim=True)).flatten(1)
+
+
+def test_it_stops_where_nothing_can_be_done(monkeypatch):
+    checks = []
+    check = _conversion.check
+    monkeypatch.setattr(_conversion, "check", lambda *a, **b: checks.append(1) or check(*a, **b))
+    done = convert(Branches(), torch.randn(2, 3, 8, 8))
+    # Biases that have no effect, three tries, biases that have none of the copy that is returned, and the answer.
+    assert len(checks) <= 7
+    assert [s for s in done.changes if s.startswith("Left as it is:")] == [
+        "Left as it is: branches.0.3 (GELU) needs degree 0 and gets a tensor of degree 2 (in branches.0.3)."
+    ]
+    assert "isogon.symmetries" in str(done)
+
+
+def test_a_classifier_that_is_flattened_afterwards_is_normalised():
+    done = convert(Branches(gelu=False), torch.randn(8, 3, 8, 8))
+    assert done.scale_map.is_invariant
+    assert not any(sentence.startswith("Left as it is:") for sentence in done.changes)
+
+
+def test_the_keys_that_old_checkpoints_lack_are_named():
+    model, inputs = example(ZOO.resnet)
+    done = convert(model, *inputs)
+    lacking = done.model.load_state_dict(model.state_dict(), strict=False)
+    assert lacking.missing_keys
+    assert not lacking.unexpected_keys
+    assert lacking.missing_keys[0] in done.changes[-1]
+    assert "strict=False" in done.changes[-1]
 
 
 def test_a_tied_classifier_says_what_it_freezes():

@@ -40,7 +40,13 @@ class Conversion:
 
     def __str__(self) -> str:
         lines = [f"- {sentence}" for sentence in self.changes] or ["- nothing had to change"]
-        return "\n".join([*lines, f"jointly: {self.scale_map.verdict}. {self.scale_map.explain()}"])
+        lines.append(f"jointly: {self.scale_map.verdict}. {self.scale_map.explain()}")
+        if not self.scale_map.is_invariant:
+            lines.append(
+                f"alone: {len(self.scale_map.invariant)} of {len(self.scale_map.alone)} weights are invariant; "
+                "isogon.symmetries finds the groups that are invariant together."
+            )
+        return "\n".join(lines)
 
 
 def convert(
@@ -52,11 +58,12 @@ def convert(
 ) -> Conversion:
     """A scale-invariant copy of `model`, verified, with the list of changes.
 
-    `inputs` and `kwargs` are an example of what the model is called with; `style` is `affine` (Yun et al.: γ and β stay
+    `inputs` and `kwargs` are an example of what the model is called with (keep it small: every answer is measured, in
+    double precision); `style` is `affine` (Yun et al.: γ and β stay
     trainable) or `plain` (Li and Arora: γ = 1 and β = 0, frozen); `ghost_batch` turns every batch norm into a ghost
-    batch norm of that size. What has no cure (a gate, an activation that needs degree 0) is left, and the first such
-    place on every path is named; then the other biases stay too, since dropping them would help nobody, and
-    `scale_map.invariant` lists the weights that are invariant alone.
+    batch norm of that size. At the first place without a cure (a gate, an activation that needs degree 0) it stops and
+    names it; then the other biases stay too, since dropping them would help nobody, and `scale_map.invariant` lists the
+    weights that are invariant alone.
     A model wrapped by torch.compile or DataParallel comes back without the wrapper.
     The copy is in training mode, in which scale invariance is a question of batch statistics.
     """
@@ -69,17 +76,17 @@ def convert(
     example = _Example(inputs, dict(kwargs or {}))
     work = _Workshop(copy.deepcopy(model), example, style, ghost_batch)
     work.prepare()
-    remaining = work.repair_all()
-    if remaining:
+    hopeless = work.repair_all()
+    if hopeless:
         work = _Workshop(copy.deepcopy(model), example, style, ghost_batch)
         work.prepare()
         work.normalise_classifier()
-        work.changes += [
-            f"Left as it is: {problem.reason}{f' (in {problem.module})' if problem.module else ''}."
-            for problem in remaining
-        ]
     scale_map = check(work.model, *inputs, kwargs=kwargs, verify=True)
-    return Conversion(work.model, tuple(work.changes), scale_map)
+    left = [
+        f"Left as it is: {problem.reason}{f' (in {problem.module})' if problem.module else ''}."
+        for problem in (() if scale_map.is_invariant else hopeless)
+    ]
+    return Conversion(work.model, (*work.changes, *left, *_new_keys(model, work.model)), scale_map)
 
 
 @dataclass(frozen=True)
@@ -143,19 +150,18 @@ class _Workshop:
         self._drop_idle_biases()
 
     def repair_all(self) -> list[Break]:
-        """Repair break after break; what is returned has no cure."""
-        without_cure: set[tuple[str, str, str]] = set()
+        """Repair break after break until nothing is left to do, or one has no cure: that and others like it."""
         while True:
             scale_map = self.example.check(self.model)
-            first = next((b for b in scale_map.breaks if _key(b) not in without_cure), None)
-            if scale_map.is_invariant or first is None:
-                return [] if scale_map.is_invariant else list(scale_map.breaks)
+            if scale_map.is_invariant or not scale_map.breaks:
+                return []
+            first = scale_map.breaks[0]
             # Each repair uses something up (a bias, a place for a norm), so that this ends.
             if not self._repair(first, scale_map):
-                without_cure.add(_key(first))
+                return [first, *(b for b in scale_map.breaks[1:] if b.kind not in ("bias", "add", "output"))]
 
     def _repair(self, problem: Break, before: ScaleMap) -> bool:
-        if problem.module == self.classifier:
+        if problem.module == self.classifier or problem.kind == "output":
             return self.normalise_classifier()
         if problem.kind == "bias":
             return self._drop_bias(problem)
@@ -211,7 +217,7 @@ class _Workshop:
                 if id(parameter) in frozen and name.rpartition(".")[0] != self.classifier
             ]
             also = f", and with it {_list_names(tied)}, to which it is tied" if tied else ""
-            self.changes.append(f"Froze the classifier {self.classifier} at its present values{also}.")
+            self.changes.append(f"Froze {self.classifier}, the classifier, at its present values{also}.")
 
     def _drop_idle_biases(self) -> None:
         """A bias that is invariant alone has no effect: f(c·b) = f(b) for every c > 0, hence also for c → 0."""
@@ -330,6 +336,17 @@ def _norm_kind(model: nn.Module, ghost_batch: int | None) -> NormKind:
 def _channels(module: nn.Module, place: str) -> int:
     names = ("in_features", "in_channels") if place == BEFORE else ("out_features", "out_channels")
     return int(next(getattr(module, name) for name in names if hasattr(module, name)))
+
+
+def _new_keys(before: nn.Module, after: nn.Module) -> list[str]:
+    """What to do with checkpoints of the model before, where the added norms have statistics of their own."""
+    new = [name for name in after.state_dict() if name not in before.state_dict()]
+    if not new:
+        return []
+    return [
+        f"A checkpoint of the model before lacks {_list_names(new, most=2)}: load it before converting, or with "
+        "strict=False."
+    ]
 
 
 def _freeze(parameter: nn.Parameter, value: float) -> None:
