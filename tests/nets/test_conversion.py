@@ -252,10 +252,10 @@ class Branches(nn.Module):
             nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3), nn.GELU() if gelu and not i else nn.ReLU())
             for i in range(4)
         )
-        self.classifier = nn.Conv2d(4, 5, 1)
+        self.classifier, self.flatten = nn.Conv2d(4, 5, 1, bias=False), nn.Flatten()
 
     def forward(self, x):
-        return self.classifier(sum(branch(x) for branch in self.branches).mean((2, 3), keepdim=True)).flatten(1)
+        return self.flatten(self.classifier(sum(branch(x) for branch in self.branches).mean((2, 3), keepdim=True)))
 
 
 def test_it_stops_where_nothing_can_be_done(monkeypatch):
