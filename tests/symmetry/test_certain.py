@@ -87,6 +87,11 @@ CASES: dict[str, tuple[Model, str, str]] = {
         NOT,
         "0",
     ),
+    "rows and channels in one, and apart again": (
+        lambda m, x: batch_norm((m.p * x[:, :4] + m.b).view(2, 3, 4).mT.reshape(8, 3).view(2, 4, 3)),
+        UNKNOWN,
+        UNKNOWN,
+    ),
     "above the least number": (
         lambda m, x: torch.max(m.p * (x @ m.w) + x[:, :1] * m.c[0], torch.tensor(LEAST)).softmax(1),
         NOT,

@@ -142,6 +142,16 @@ def test_weights_too_small_to_matter_are_looked_at_again_in_another_size() -> No
     assert (answer.verification, answer.disagreements) == ("verified numerically in double precision", ())
 
 
+def test_weights_so_small_that_the_epsilon_matters_contradict_nothing() -> None:
+    model = nn.Sequential(nn.Linear(5, 4, bias=False), nn.LayerNorm(4))
+    with torch.no_grad():
+        model[0].weight.mul_(1e-10)
+    assert measure(model, data())["0.weight"].verdict == "not invariant"
+    answer = check(model, data(), verify=True)
+    assert answer.disagreements == ()
+    assert (answer.alone["0.weight"].verdict, answer.measured["0.weight"]) == ("invariant", "inconclusive")
+
+
 def test_what_is_clear_is_not_measured_further(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
     outputs = Oracle.outputs

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -71,6 +72,21 @@ def test_layers_are_not_dropped_while_a_model_in_training_is_traced(name):
     assert any("layerdrop" in sentence for sentence in answer.assumptions)
     # The model keeps its own rate.
     assert all(isinstance(module.layerdrop, float) for module in model.modules() if hasattr(module, "layerdrop"))
+
+
+class Skips(nn.Module):
+    """Leaves its layer out as some numbers say that numpy draws."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.layerdrop = nn.Linear(4, 4), 0.9
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x if np.random.uniform(0, 1) < self.layerdrop else self.layer(x)
+
+
+def test_layers_are_not_dropped_as_numpy_says():
+    assert check(Skips(), torch.randn(3, 4)).alone["layer.weight"].verdict == "not invariant"
 
 
 def test_models_with_a_cache_are_traced_without_it():

@@ -22,7 +22,7 @@ from isogon.symmetry import _state as st
 from isogon.symmetry._degree import ANY, NOT_HOMOGENEOUS, TOLERANCE, UNKNOWN, Degree
 from isogon.symmetry._graph import feeders
 from isogon.symmetry._interpret import Output, Walk
-from isogon.symmetry._probe import INVARIANT, NOT_INVARIANT, DisagreementWarning, Measurement, measure
+from isogon.symmetry._probe import INCONCLUSIVE, INVARIANT, NOT_INVARIANT, DisagreementWarning, Measurement, measure
 from isogon.symmetry._reasons import LARGEST_EPS
 from isogon.symmetry._scale_map import JOINT, Break, Disagreement, ScaleMap
 from isogon.symmetry._trace import Traced, trace
@@ -217,6 +217,10 @@ def _verify(scale_map: ScaleMap, traced: Traced, largest_eps: float) -> ScaleMap
         for again in _OTHER_LOOKS if doubtful else ():
             other = ask(**again, only=doubtful)
             measured.update({name: other[name] for name in doubtful if other[name].verdict != INVARIANT})
+        # Or so small are the weights that what stands in for ε matters.
+        doubtful = [n for n, m in measured.items() if static[n] == INVARIANT and m.verdict == NOT_INVARIANT]
+        other = ask(noise=1.0, seed=1, wide=True, only=doubtful) if doubtful else {}
+        measured.update({name: replace(m, verdict=INCONCLUSIVE) for name, m in other.items() if m.verdict == INVARIANT})
     except Exception as error:
         return replace(scale_map, verification=f"could not be verified numerically ({type(error).__name__}: {error})")
     opposite = {INVARIANT: NOT_INVARIANT, NOT_INVARIANT: INVARIANT}

@@ -93,15 +93,20 @@ def spread(masks: Ints, table: Sequence[int]) -> Ints:
 def spread_surely(masks: Ints, table: Sequence[int], shape: Sequence[int]) -> Ints:
     """`spread` for what is certain, in a tensor of this shape.
 
-    What varies in every part of a dimension varies along each of those that it is split into; else that is lost.
+    What varies in every part of a dimension varies along each of those that it is split into; else that is lost. Where
+    others join a dimension, what varies along it no longer does so in every part.
 
     >>> spread_surely(np.array([0b01, 0b10]), [0b110, 0b1], (2, 2, 2)).tolist()
     [0, 1]
     >>> spread_surely(np.array([0b01 | HAS_SHIFT]), [0b110, 0b1], (2, 2, 2)).item() == 0b110 | HAS_SHIFT
     True
+    >>> spread_surely(np.array([0b01 | HAS_SHIFT]), [0b1, 0b1], (4,)).tolist()
+    [1]
     """
     single = [target if target.bit_count() == 1 else 0 for target in table]
     spread_out = np.where(masks & HAS_SHIFT, spread(masks, table), spread(masks, single))
+    joined = spread(EVERY_DIM & ~masks, table) & spread(masks, table) & nontrivial(shape)
+    spread_out = np.where(joined, spread_out & ~HAS_SHIFT, spread_out)
     return spread_out & (nontrivial(shape) | HAS_SHIFT)
 
 

@@ -114,9 +114,16 @@ def _drops_layers(module: nn.Module) -> bool:
 class _Never:
     """A rate of layers to leave out that no random number lies below."""
 
+    __array_ufunc__ = None  # numpy's numbers leave comparing to us
+
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> bool:
         return False
+
+    def __gt__(self, other: object) -> bool:
+        return False
+
+    __ge__ = __gt__
 
 
 def _structural_copy(model: nn.Module) -> nn.Module:
