@@ -31,15 +31,18 @@ BEFORE, AFTER = "norm_before", "norm_after"
 class Conversion:
     """A converted model.
 
-    `model` is a copy with all state-dict keys of the original, `changes` are sentences, `scale_map` is the copy's own.
+    `model` is a copy with all state-dict keys of the original, `changes` are sentences, `scale_map` is the copy's own,
+    `notes` say what else there is to do.
     """
 
     model: nn.Module
     changes: tuple[str, ...]
     scale_map: ScaleMap
+    notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         lines = [f"- {sentence}" for sentence in self.changes] or ["- nothing had to change"]
+        lines += self.notes
         lines.append(f"jointly: {self.scale_map.verdict}. {self.scale_map.explain()}")
         if not self.scale_map.is_invariant:
             lines.append(
@@ -86,7 +89,7 @@ def convert(
         f"Left as it is: {problem.reason}{f' (in {problem.module})' if problem.module else ''}."
         for problem in (() if scale_map.is_invariant else hopeless)
     ]
-    return Conversion(work.model, (*work.changes, *left, *_new_keys(model, work.model)), scale_map)
+    return Conversion(work.model, (*work.changes, *left), scale_map, _new_keys(model, work.model))
 
 
 @dataclass(frozen=True)
@@ -338,15 +341,15 @@ def _channels(module: nn.Module, place: str) -> int:
     return int(next(getattr(module, name) for name in names if hasattr(module, name)))
 
 
-def _new_keys(before: nn.Module, after: nn.Module) -> list[str]:
+def _new_keys(before: nn.Module, after: nn.Module) -> tuple[str, ...]:
     """What to do with checkpoints of the model before, where the added norms have statistics of their own."""
     new = [name for name in after.state_dict() if name not in before.state_dict()]
     if not new:
-        return []
-    return [
+        return ()
+    return (
         f"A checkpoint of the model before lacks {_list_names(new, most=2)}: load it before converting, or with "
-        "strict=False."
-    ]
+        "strict=False.",
+    )
 
 
 def _freeze(parameter: nn.Parameter, value: float) -> None:
