@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from isogon.errors import ArgumentError
-from isogon.symmetry import DisagreementWarning, Symmetries, register_rule, remove_rule, symmetries
+from isogon.symmetry import DisagreementWarning, Symmetries, check, register_rule, remove_rule, symmetries
 from isogon.symmetry._probe import Oracle
 from isogon.symmetry._trace import trace
 from isogon.symmetry.groups._null_space import groups_of_ones
@@ -247,6 +247,14 @@ def test_the_answer_is_all_that_measuring_finds(name):
         (stream,) = [group for group in answer.groups if STREAM[name] <= group]
         assert answer.allows(dict.fromkeys(stream, 1))
         assert not any(answer.allows(dict.fromkeys(stream - {weight}, 1)) for weight in STREAM[name])
+
+
+@pytest.mark.parametrize("name", [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
+def test_alone_and_jointly_are_two_questions_which_check_answers_alike(name):
+    model, inputs, kwargs = build({**QUICK, **SLOW}[name])
+    answer, scale_map = symmetries(model, *inputs, kwargs=kwargs), check(model, *inputs, kwargs=kwargs)
+    assert set(scale_map.invariant) == {weight for weight in scale_map.alone if answer.allows({weight: 1})}
+    assert scale_map.is_invariant == answer.is_invariant
 
 
 def test_a_tied_embedding_leaves_one_vector_and_no_group():
