@@ -202,7 +202,7 @@ def work(rank, folder):
         optimizer.step()
     monitor.end_epoch(loss=1.0)
     assert monitor.active == (rank == 0)
-    assert len(monitor.records) == (18 if rank == 0 else 0), len(monitor.records)
+    assert len(monitor.records) == (15 if rank == 0 else 0), len(monitor.records)
     assert set(monitor.records.layer) == ({"0.weight", "3.weight", "all"} if rank == 0 else set())
     monitor.load_state_dict(monitor.state_dict())
     monitor.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -14,29 +14,51 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from isogon.dynamics.measure import Part, Watch, check_model, choose, merge_parts, trained_parameters
+from isogon.dynamics.findings import Finding, findings
+from isogon.dynamics.measure import (
+    Part,
+    Settings,
+    Watch,
+    check_model,
+    choose,
+    describe_difference,
+    group_settings,
+    is_sharded,
+    merge_parts,
+    optimizer_kind,
+    refuse_flat_shards,
+    shard_groups,
+    trained_parameters,
+)
 from isogon.dynamics.record import Delivery, RowMaker, Sink, join_tables, table
 from isogon.errors import ArgumentError, IsogonError, check_whole
 from isogon.recipe import Recipe
-from isogon.symmetry import ScaleMap
+from isogon.symmetry import ScaleMap, Symmetries
 
 # Measured steps left on the device before they are fetched all the same, for epochs that hardly end.
 _MOST_WAITING = 1000
+_SHARDED = (
+    "a model cannot be followed once it is sharded (call isogon.check and isogon.symmetries before fully_shard, and "
+    "give the monitor what they return as scale_map= and symmetries=)"
+)
 
 
 class Monitor:
     """Measures, through the optimizer's own step hooks, how fast each weight turns.
 
     Args:
-        model: its parameters are watched; a wrapped one (DDP, torch.compile) is fine.
+        model: its parameters are watched; a wrapped one (DDP, torch.compile) is fine, and so is one sharded by
+            `fully_shard`: then every process makes a monitor, and calls `end_epoch` and `close` like the others.
         optimizer: one, or a list of them; a step is then a step of each.
         batch_size: samples of one optimizer step, over all processes and accumulated gradients.
         samples: training samples of an epoch; N/B steps end an epoch unless the loop calls `end_epoch`.
         scale_map: which parameters are invariant, from `isogon.check`.
-        inputs: an example of the model's input, to run `check` on: a tensor, a tuple, or a mapping of named arguments.
-            With neither, every tensor of two or more dimensions is watched, and those whose radial leak is nil pass for
-            invariant. Where `check` finds no invariant weight, or cannot follow the model, all are measured without
-            predictions, and `silence` is the reason.
+        symmetries: which groups of them are, from `isogon.symmetries`: each becomes a layer (`group:residual` …).
+        inputs: an example of the model's input, to run both on: a tensor, a tuple, or a mapping of named arguments.
+            Matrices that are not invariant are measured without a law. With neither, every tensor of two or more
+            dimensions is watched, and those whose radial leak is nil in the first steps pass for invariant. Where no
+            weight and no group is invariant, or the model cannot be followed, all are measured without predictions,
+            and `silence` is the reason.
         every_steps: measure one step in so many; an epoch's last step always. The others cost next to nothing.
         sinks: each is called with the new rows (a pandas table, in the schema of `dynamics.SCHEMA`) when an epoch ends,
             on `flush` and on `close`. A sink may also have `open(run)`, called at once with a mapping (`recipe`,
@@ -46,6 +68,7 @@ class Monitor:
         flush_epochs: False calls the sinks on `flush` and `close` only, not at the end of each epoch: where epochs take
             a fraction of a second, making the rows of each would take longer.
         strict_sinks: True raises what a sink raises, for loops that must not continue past a row that was not written.
+        on_finding: called with each new `Finding` when an epoch ends, for example `print`.
 
     >>> model = nn.Sequential(nn.Conv2d(3, 8, 3, bias=False), nn.BatchNorm2d(8), nn.Flatten(), nn.LazyLinear(10))
     >>> x, y = torch.randn(16, 3, 6, 6), torch.randint(0, 10, (16,))
@@ -68,22 +91,32 @@ class Monitor:
         batch_size: int,
         samples: int,
         scale_map: ScaleMap | None = None,
+        symmetries: Symmetries | None = None,
         inputs: Any = None,
         every_steps: int = 10,
         sinks: Sequence[Sink] = (),
         flush_epochs: bool = True,
         strict_sinks: bool = False,
+        on_finding: Callable[[Finding], Any] | None = None,
     ) -> None:
         self.batch_size = check_whole("batch_size", batch_size, cure="count the samples of one optimizer step")
         self.samples = check_whole("samples", samples, cure="count the training samples")
         self.every_steps = check_whole("every_steps", every_steps, cure="1 measures every step")
-        optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
-        self._delivery = Delivery(sinks, strict=strict_sinks)
+        optimizers = list(optimizer) if isinstance(optimizer, Sequence) else [optimizer]
+        refuse_flat_shards(model, optimizers)
+        parameters = trained_parameters(model, optimizers)
+        #: True on the one process whose monitor makes rows and has them written
+        self.writes = _rank() == 0
+        #: False on the processes that only train; those that hold parts of the weights measure as well
+        self.active = self.writes or any(map(is_sharded, parameters.values()))
+        self._delivery = Delivery(sinks if self.writes else (), strict=strict_sinks)
         self._flush_epochs = flush_epochs
         #: why theory predicts nothing for this run; None where it does, or where that is left to the radial leak
         self.silence: str | None = None
-        #: False on the ranks that only train: rank 0 measures
-        self.active = _rank() == 0
+        #: remarks on single layers, by their names: why a group has no law, for example
+        self.notes: dict[str, str] = {}
+        self._on_finding = on_finding
+        self._reported: set[tuple[str, str | None]] = set()
         self._by_hand = False
         self._tables: list[pd.DataFrame] = []
         self._epochs: dict[int, dict[str, Any]] = {}
@@ -94,17 +127,36 @@ class Monitor:
         self._states: list[dict[str, Any]] = []
         if not self.active:
             return
-        if scale_map is None and inputs is not None:
-            scale_map, self.silence = check_model(model, inputs)
-        parameters = trained_parameters(model, optimizers)
-        tensors = choose(parameters, scale_map, silence=self.silence)
+        if scale_map is None and symmetries is None and inputs is not None:
+            # To export a model that is sharded fails, and leaves it in a state in which it cannot be trained.
+            sharded = any(map(is_sharded, model.parameters()))
+            scale_map, symmetries, self.silence = (None, None, _SHARDED) if sharded else check_model(model, inputs)
+        tensors = choose(parameters, scale_map, symmetries, silence=self.silence)
         self.silence = tensors.silence
         self._maker = RowMaker(tensors, steps_per_epoch=self.samples / self.batch_size)
         for stepping in optimizers:
             self._add_watches(stepping, {name: parameters[name] for name in tensors.names}, tensors.names)
+        settings = _read_settings(optimizers, parameters)
+        unequal = {
+            layer: describe_difference({tensors.names[place]: settings[tensors.names[place]] for place in places})
+            for layer, places in tensors.groups.items()
+        }
+        self.notes = {
+            **tensors.notes,
+            **{layer: f"has no law, since its members have {how}" for layer, how in unequal.items() if how},
+        }
         self._warn_without_law()
         recipe = _recipe_fields(optimizers[0], self.batch_size, self.samples)
-        self._delivery.open({"recipe": recipe, "layers": self._maker.layers, "silence": self.silence})
+        #: what a page about the run needs besides its records
+        self._about: dict[str, Any] = {
+            "recipe": recipe,
+            "layers": self._maker.layers,
+            "silence": self.silence,
+            "notes": self.notes,
+            "guessed": not tensors.mapped and self.silence is None,
+            "resolutions": _read_resolutions({name: parameters[name] for name in tensors.names}),
+        }
+        self._delivery.open(self._about)
 
     @property
     def records(self) -> pd.DataFrame:
@@ -218,12 +270,13 @@ class Monitor:
     def _add_watches(
         self, optimizer: torch.optim.Optimizer, parameters: Mapping[str, nn.Parameter], names: Sequence[str]
     ) -> None:
-        """One watch for each device and type of which `optimizer` has some of `parameters`."""
+        """One watch for each device, type and way of sharding of which `optimizer` has some of `parameters`."""
         stepped = {id(p) for group in optimizer.param_groups for p in group["params"]}
-        alike: dict[tuple[torch.device, torch.dtype], dict[str, nn.Parameter]] = {}
+        alike: dict[tuple[Any, ...], dict[str, nn.Parameter]] = {}
         for name, parameter in parameters.items():
             if id(parameter) in stepped:
-                alike.setdefault((parameter.device, parameter.dtype), {})[name] = parameter
+                kind = (parameter.device, parameter.dtype, shard_groups(parameter))
+                alike.setdefault(kind, {})[name] = parameter
         for tensors in alike.values():
             watch = Watch(optimizer, tensors, should_measure=self._should_measure, on_step=self._end_step)
             self._watches.append(watch)
@@ -261,6 +314,7 @@ class Monitor:
         self._delivery.add_epoch(row)
         if self._flush_epochs:
             self.flush()
+        self._report_findings()
 
     def _fetch(self, watches: Sequence[Watch] | None = None, *, last: bool = False) -> None:
         """Turn what the watches measured into rows; a step that some optimizer still has to make waits for it."""
@@ -275,6 +329,8 @@ class Monitor:
         if not last and max((watch.steps for watch in watches), default=0) == behind + 1:
             halves = [part.split(behind) for part in parts]
             parts, self._pending = [early for early, _ in halves], [late for _, late in halves]
+        if not self.writes:
+            return
         chunk = merge_parts(parts, len(self._maker.watched.names))
         if len(chunk.step):
             # A run that has overflowed has rows of infinities and NaN.
@@ -283,7 +339,28 @@ class Monitor:
             self._tables.append(rows)
             self._delivery.add_rows(rows)
 
+    def _report_findings(self) -> None:
+        """Call `on_finding` with what the records call for by now and have not called for before."""
+        if self._on_finding is None or not self.writes:
+            return
+        recipe = self._about["recipe"]
+        now = findings(
+            self.records,
+            None if recipe is None else Recipe(**recipe),
+            silence=self.silence,
+            notes=self.notes,
+            guessed=self._about["guessed"],
+            resolutions=self._about["resolutions"],
+            epochs=self.epochs,
+        )
+        for finding in now:
+            if (finding.name, finding.layer) not in self._reported:
+                self._reported.add((finding.name, finding.layer))
+                self._on_finding(finding)
+
     def _warn_without_law(self) -> None:
+        if not self.writes:
+            return
         if self.silence is not None:
             warnings.warn(f"Angles are measured without a law: {self.silence}.", stacklevel=3)
             return
@@ -298,6 +375,28 @@ class Monitor:
 def _rank() -> int:
     distributed = torch.distributed
     return distributed.get_rank() if distributed.is_available() and distributed.is_initialized() else 0
+
+
+def _read_settings(
+    optimizers: Sequence[torch.optim.Optimizer], parameters: Mapping[str, nn.Parameter]
+) -> dict[str, Settings]:
+    """The settings that each parameter is trained with now."""
+    settings = {
+        id(p): group_settings(optimizer_kind(optimizer), group)
+        for optimizer in optimizers
+        for group in optimizer.param_groups
+        for p in group["params"]
+    }
+    return {name: settings[id(parameter)] for name, parameter in parameters.items()}
+
+
+def _read_resolutions(parameters: Mapping[str, nn.Parameter]) -> dict[str, float]:
+    """For weights in half precision the angle by which rounding alone turns them, in radians.
+
+    Rounding moves each number by up to half a spacing, which lies between ε/2 and ε of it: 0.2 ε root mean square.
+    """
+    kinds = {name: parameter.dtype for name, parameter in parameters.items()}
+    return {name: 0.2 * torch.finfo(kind).eps for name, kind in kinds.items() if kind.itemsize < 4}
 
 
 def _recipe_fields(optimizer: torch.optim.Optimizer, batch_size: int, samples: int) -> dict[str, Any] | None:

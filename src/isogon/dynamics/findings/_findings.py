@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from isogon.dynamics.findings._evidence import drops, peak, root_mean_square, tail
-from isogon.dynamics.record import ALL, LEAK, NOISE, remaining_steps
+from isogon.dynamics.record import ALL, CHANCES_AGAINST, DECIDED_AFTER, LEAK, NOISE, remaining_steps
 from isogon.errors import ArgumentError, check_number, check_whole
 from isogon.recipe import Recipe
 
@@ -44,6 +44,9 @@ class _Case:
 
     layers: dict[str, pd.DataFrame]
     silence: str | None
+    notes: Mapping[str, str]
+    guessed: bool
+    resolutions: Mapping[str, float]
     recipe: Recipe | None
     target_epoch_angle: float | None
     ghost_batch: int | None
@@ -55,6 +58,9 @@ def findings(
     recipe: Recipe | None,
     *,
     silence: str | None = None,
+    notes: Mapping[str, str] | None = None,
+    guessed: bool = False,
+    resolutions: Mapping[str, float] | None = None,
     target_epoch_angle: float | None = None,
     ghost_batch: int | None = None,
     epochs: pd.DataFrame | None = None,
@@ -62,7 +68,9 @@ def findings(
     """What is worth knowing about the run in `records`, trained with `recipe`; that theory is silent, then the gravest.
 
     Without a `recipe`, where isogon has none for the optimizer, only findings that need none are made. `silence` is why
-    nothing was predicted (`Monitor.silence`, in `run.json`); without it the reason is looked for in the records.
+    nothing was predicted; without it the reason is looked for in the records. `notes` are remarks on single layers,
+    `guessed` is True where the radial leak decided which weights have laws, `resolutions` are the angles by which
+    rounding alone turns weights in half precision. The monitor has all four written into `run.json`.
 
     `target_epoch_angle` (radians) is the epoch angle wanted of the layer `all` at the peak learning rate; without it
     the weight decay is not judged. `ghost_batch` is that of the network's ghost batch norm, if it has one.
@@ -74,7 +82,9 @@ def findings(
     if ghost_batch is not None:
         check_whole("ghost_batch", ghost_batch, cure="the papers use 64")
     layers = {str(name): rows.sort_values("step") for name, rows in records.groupby("layer", sort=False)}
-    case = _Case(layers, silence, recipe, target_epoch_angle, ghost_batch, epochs)
+    case = _Case(
+        layers, silence, notes or {}, guessed, resolutions or {}, recipe, target_epoch_angle, ghost_batch, epochs
+    )
     rules = _RULES if recipe is None else (*_RULES, *_RULES_WITH_RECIPE)
     all_findings = [finding for rule in rules for finding in rule(case)]
     order = ("problem", "warning", "note")
@@ -112,6 +122,47 @@ def _reason_of_silence(case: _Case) -> str:
             "(isogon.check(model, inputs) says which weights are, and why not)"
         )
     return "for these settings no law is known"
+
+
+def _remarks(case: _Case) -> Iterator[Finding]:
+    """What was known of single layers when the run began, and where their laws come from if from no map."""
+    for layer, note in case.notes.items():
+        yield Finding("remark", "note", layer, {}, f"{layer} {note}.")
+    lawful = [name for name, rows in case.layers.items() if rows.predicted_step_angle.notna().any() and name != ALL]
+    if case.guessed and lawful:
+        yield Finding(
+            "guessed_laws",
+            "note",
+            None,
+            {"layers": len(lawful)},
+            f"Without inputs= the first {DECIDED_AFTER} measured steps decided which weights have a law: the gradients "
+            f"of {len(lawful)} lay nearer to right angles to them than chance brings one weight in "
+            f"{CHANCES_AGAINST:,}; isogon.check(model, inputs) proves it.",
+        )
+
+
+def _below_resolution(case: _Case) -> Iterator[Finding]:
+    """Weights in half precision that turn, or should, by less than what rounding alone does."""
+    small = {}
+    for name, resolution in case.resolutions.items():
+        if name in case.layers:
+            last = tail(case.layers[name][case.layers[name].step_angle.notna()])
+            angles = (root_mean_square(last.step_angle), root_mean_square(last.predicted_step_angle))
+            known = [angle for angle in angles if not math.isnan(angle)]
+            if known and min(known) < resolution:
+                small[name] = min(known)
+    if small:
+        layer = min(small, key=lambda name: small[name])
+        yield Finding(
+            "below_resolution",
+            "warning",
+            layer,
+            {"step_angle": small[layer], "resolution": case.resolutions[layer], "layers": len(small)},
+            f"{layer} turns by {small[layer]:.2g} rad per step, and rounding alone turns weights of its type by "
+            f"{case.resolutions[layer]:.2g} ({len(small)} of {len(case.resolutions)} such weights turn less): updates "
+            "are lost in rounding and angles are not resolved; keep the weights in float32 and compute in half "
+            "precision (torch.autocast).",
+        )
 
 
 def _without_effect(case: _Case) -> Iterator[Finding]:
@@ -162,6 +213,8 @@ def _early_decay(case: _Case) -> Iterator[Finding]:
     about: dict[int, tuple[float, int]] = {}
     for name, rows in case.layers.items():
         for drop in drops(rows):
+            if drop.before.predicted_step_angle.isna().all():
+                continue
             about[drop.step] = drop.factor, drop.epoch
             waits.setdefault(drop.step, {})[name] = _missing_epochs(recipe, drop.before)
     for step, with_joint in sorted(waits.items()):
@@ -360,5 +413,15 @@ def _recipe(case: _Case) -> Recipe:
 
 
 _Rule = Callable[[_Case], Iterator[Finding]]
-_RULES: tuple[_Rule, ...] = (_no_law, _diverged, _weight_decay, _unbalanced, _radial_leak, _without_effect, _frozen)
+_RULES: tuple[_Rule, ...] = (
+    _no_law,
+    _diverged,
+    _weight_decay,
+    _unbalanced,
+    _radial_leak,
+    _without_effect,
+    _frozen,
+    _below_resolution,
+    _remarks,
+)
 _RULES_WITH_RECIPE: tuple[_Rule, ...] = (_early_decay, _near_bound, _overflow, _ghost_batch)

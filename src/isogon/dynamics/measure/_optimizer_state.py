@@ -67,6 +67,35 @@ def group_settings(kind: str | None, group: Mapping[str, Any]) -> Settings:
     )
 
 
+_NAMES_OF_SETTINGS = {
+    "kind": "optimizers",
+    "lr": "learning rates",
+    "weight_decay": "weight decays",
+    "momentum": "momenta",
+    "beta2": "β₂",
+}
+
+
+def describe_difference(settings: Mapping[str, Settings]) -> str | None:
+    """In what the settings of some weights differ, with an example of each; None where they are the same.
+
+    >>> of = lambda decay: Settings("adamw", 1e-3, decay, 0.9, 0.99, 0.0, False)
+    >>> describe_difference({"embed": of(0.1), "o": of(0.1), "bias": of(0.0)})
+    'different weight decays (0.1 for embed, 0 for bias)'
+    """
+    for name, plural in _NAMES_OF_SETTINGS.items():
+        examples: dict[Any, str] = {}
+        for weight, of_weight in settings.items():
+            value = getattr(of_weight.on_host(), name)
+            examples.setdefault(
+                value, f"{value:g} for {weight}" if isinstance(value, float) else f"{value} for {weight}"
+            )
+        if len(examples) > 1:
+            more = f" and {len(examples) - 3} more" if len(examples) > 3 else ""
+            return f"different {plural} ({', '.join(list(examples.values())[:3])}{more})"
+    return None
+
+
 class MomentumBuffers:
     """The heavy-ball buffers v of `parameters`, looked up again only where the optimizer has other states."""
 

@@ -20,6 +20,7 @@ from isogon.dynamics.measure._optimizer_state import (
     group_settings,
     optimizer_kind,
 )
+from isogon.dynamics.measure._shards import add_up, local_part, shard_groups
 from isogon.dynamics.measure._sum_names import GRADIENT_POWER, EpochSum, StepSum
 from isogon.dynamics.measure._sums import sums_for
 from isogon.errors import IsogonError
@@ -78,7 +79,9 @@ class Watch:
     ) -> None:
         self.optimizer, self.names, self.kind = optimizer, tuple(parameters), optimizer_kind(optimizer)
         self._parameters = list(parameters.values())
-        self._sums = sums_for(self._parameters)
+        # Of weights that several processes share each sums over its part; the sums are then added up.
+        self._shard_groups = shard_groups(self._parameters[0])
+        self._sums = sums_for([*map(local_part, self._parameters)])
         self._buffers = MomentumBuffers(optimizer, self._parameters)
         places = {id(p): i for i, group in enumerate(optimizer.param_groups) for p in group["params"]}
         #: the parameter group of each tensor
@@ -159,7 +162,7 @@ class Watch:
         self.settle()
         if self._epoch_start is None or not self.epoch_steps:
             return
-        table = self._sums.epoch(self._epoch_start)
+        table = add_up(self._sums.epoch(self._epoch_start), self._shard_groups)
         ended = _Measured(self.steps - 1, self.epoch, self._last_groups, table, steps=self.epoch_steps)
         self._epochs_waiting.append(ended)
         self._in_epoch = False
@@ -175,7 +178,10 @@ class Watch:
     def state(self) -> dict[str, Any]:
         """The counters, and in the middle of an epoch the weights at its start."""
         self.settle()
-        start = self._sums.as_tensors(self._epoch_start) if self._in_epoch else None
+        # Parts of a weight would have to come back to the process that they are from; after a resumption in the middle
+        # of an epoch its angle is that of the rest.
+        whole = self._in_epoch and not self._shard_groups
+        start = self._sums.as_tensors(self._epoch_start) if whole else None
         return {
             "steps": self.steps,
             "epoch": self.epoch,
@@ -240,6 +246,9 @@ class Watch:
         gradients = read_gradients(self._parameters)
         # Only heavy-ball buffers enter h; Muon has others of the same name.
         buffers = self._buffers.now() if self.kind == "sgd" else []
+        if self._shard_groups:
+            gradients = [None if g is None else local_part(g) for g in gradients]
+            buffers = [None if v is None else local_part(v) for v in buffers]
         self._before_step = self._sums.before(self._before_step, gradients, buffers)
         self._without_gradient = tuple(compress(count(), map(is_, gradients, repeat(None))))
         self._scale = getattr(self.optimizer, "grad_scale", None)
@@ -247,7 +256,7 @@ class Watch:
 
     @torch.no_grad()
     def _measure_change(self) -> None:
-        table = self._sums.step(self._before_step)
+        table = add_up(self._sums.step(self._before_step), self._shard_groups)
         if self._scale is not None:
             unscale_(table, self._scale)
         measured = _Measured(self._attempts, self.epoch, self._last_groups, table, self._without_gradient)

@@ -2,29 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from isogon.dynamics.measure import Chunk, Settings, Watched
+from isogon.dynamics.measure import ALL, Chunk, Settings, Watched
 from isogon.dynamics.measures import angle_from_sums
 from isogon.dynamics.record._detector import JUMP, SPACING, Detector
 from isogon.dynamics.record._predictions import norm_factor, prediction
 from isogon.dynamics.record._state_tensors import to_array, to_tensor
 from isogon.theory import COUPLED, Floats
 
-#: the layer that joins tensors
-ALL = "all"
 #: steps over which the adjusted unit gradient is averaged for the predicted norm (Wan et al. average over 200)
 MEAN_STEPS = 200
 #: root mean square of the radial leak above which a weight does not pass for invariant
 LEAK = 0.01
-# Any direction is nearly at right angles to a weight of many dimensions n, up to 1/√n by chance. So a weight passes
-# without a map only where its leak is below this share of that; rounding leaves a tenth of it, even in bfloat16.
-_SHARE_OF_CHANCE, _LEAST_LEAK = 0.03, 1e-5
+#: measured steps after which the radial leak has decided, where no map is at hand …
+DECIDED_AFTER = 4
+# … about a weight of n dimensions, to which any direction is nearly at right angles, up to 1/√n by chance. It passes
+# only where its leak is below this share of that; rounding leaves a tenth of it, even in bfloat16. By chance that
+# happens once in 600,000: P(χ² of 4 degrees of freedom ≤ 4 · 0.03²) = 1.6e-6.
+_SHARE_OF_CHANCE, CHANCES_AGAINST = 0.03, 600_000
 #: share of the other tensors' unit gradient, root mean square, below which a tensor's is taken for rounding noise: a
 #: bias before a normalisation has no effect, and its gradient is what rounding leaves
 NOISE = 1e-2
@@ -40,12 +42,15 @@ _REMEMBERED = ("leak_sq", "leaks", "unit_sq", "energy_steps", "energies", "settl
 class RowMaker:
     """Makes rows, chunk after chunk of steps; remembers running means, leaks and the equilibrium of each layer.
 
-    Arrays below are (steps, tensors), or (steps, layers) with the layer `all` last.
+    Arrays below are (steps, tensors), or (steps, layers): single tensors first, then groups, the layer `all` last.
     """
 
     def __init__(self, watched: Watched, *, steps_per_epoch: float) -> None:
         self.watched, self.steps_per_epoch = watched, steps_per_epoch
-        self.layers = [name for name, has_rows in zip(watched.names, watched.layers, strict=True) if has_rows] + [ALL]
+        singles = [name for name, has_rows in zip(watched.names, watched.layers, strict=True) if has_rows]
+        self.layers = [*singles, *watched.groups, ALL]
+        every = np.arange(len(watched.names))
+        self._groups = [np.isin(every, places)[None] for places in watched.groups.values()]
         self._names = pd.Series(self.layers, dtype="str").array
         self._leak_sq, self._leaks = np.zeros(len(watched.names)), np.zeros(len(watched.names))
         self._unit_sq = np.zeros(len(watched.names))
@@ -63,11 +68,7 @@ class RowMaker:
         sums = self._sum_by_layer(chunk.sums, members)
         weight_sq = sums["weight_sq"]
         setting, lr, weight_decay = self._settings(chunk, members)
-        # By a map all of them together are invariant; a guess holds while none of them leaks.
-        joint = np.full(len(lawful), self.watched.silence is None)
-        if not self.watched.mapped:
-            joint &= (lawful | ~members).all(axis=1)
-        known = np.append(lawful[:, self.watched.layers], joint[:, None], axis=1)
+        known = self._find_lawful_layers(lawful)
         law = self._predict(chunk, np.where(known, setting, -1))
         with np.errstate(divide="ignore", invalid="ignore"):
             effective_lr = lr / weight_sq
@@ -118,13 +119,15 @@ class RowMaker:
     def _find_lawful(self, sums: Mapping[str, Floats]) -> Bools:
         """To which tensors the law applies at each step, by what was measured so far.
 
-        To none where theory is silent. With a map, to those whose gradient is more than rounding noise; without one, to
-        those that did not leak.
+        To none where theory is silent. With a map, to those that it calls invariant and whose gradient is more than
+        rounding noise. Without one, to those whose leak was nil in the first measured steps: decided once, so that
+        neither laws nor the members of `all` change during a run. A weight that leaks later is a finding.
         """
         with np.errstate(divide="ignore", invalid="ignore"):
             unit_sq = sums["weight_sq"] * sums["grad_sq"]
             leak_sq = sums["weight_dot_grad"] ** 2 / unit_sq
         known = np.isfinite(leak_sq)
+        decided = bool(self._leaks.max(initial=0) >= DECIDED_AFTER)
         leaked = self._leak_sq + np.cumsum(np.where(known, leak_sq, 0.0), axis=0)
         energy = self._unit_sq + np.cumsum(np.where(known, unit_sq, 0.0), axis=0)
         count = self._leaks + np.cumsum(known, axis=0)
@@ -133,57 +136,62 @@ class RowMaker:
         if self.watched.silence is not None:
             return np.zeros(known.shape, dtype=bool)
         if not self.watched.mapped:
-            by_chance = _SHARE_OF_CHANCE / np.sqrt(np.maximum(self.watched.sizes, 1))
-            bound = np.clip(by_chance, _LEAST_LEAK, LEAK)
-            return np.asarray((count > 0) & (leaked <= bound**2 * count))
+            return np.broadcast_to(self._members, known.shape) if decided else self._decide(leaked, count)
         mean = np.where(count > 0, energy / np.maximum(count, 1), 0.0)
         # In a network of which every convolution has a bias, half of the tensors are such.
         usual = np.quantile(mean, 0.75, axis=1, keepdims=True)
-        return np.asarray((count == 0) | (mean >= NOISE**2 * usual))
+        return np.asarray(self.watched.lawful & ((count == 0) | (mean >= NOISE**2 * usual)))
+
+    def _decide(self, leaked: Floats, count: Floats) -> Bools:
+        """Which tensors pass for invariant: none before the step that decides, the same ones from it on."""
+        lawful = np.zeros(count.shape, dtype=bool)
+        deciding = np.flatnonzero(count.max(axis=1, initial=0) >= DECIDED_AFTER)
+        if len(deciding):
+            first = deciding[0]
+            bound = np.minimum(_SHARE_OF_CHANCE / np.sqrt(np.maximum(self.watched.sizes, 1)), LEAK)
+            lawful[first:] = (count[first] >= DECIDED_AFTER) & (leaked[first] <= bound**2 * count[first])
+        return lawful
+
+    def _find_lawful_layers(self, lawful: Bools) -> Bools:
+        """To which layers the law applies at each step; by a map also to groups, and to `all` where it is invariant."""
+        silent = self.watched.silence is not None
+        of_groups = np.full((len(lawful), len(self._groups)), not silent)
+        jointly = np.full((len(lawful), 1), self.watched.joint and not silent)
+        if not self.watched.mapped:
+            jointly &= lawful.any(axis=1, keepdims=True)
+        return np.concatenate([lawful[:, self.watched.layers], of_groups, jointly], axis=1)
 
     def _find_members(self, lawful: Bools) -> Bools:
-        """Which tensors make up `all`, the same at every step: all that a map chose, or, where theory is silent, all.
-
-        Without a map those that do not leak at the first step at which any does not: a member that leaks later takes
-        the law from `all`, and stays, since its norm must not jump.
-        """
+        """Which tensors make up `all`: all that a map chose, or, where theory is silent, all; else those that pass."""
         if self.watched.mapped or self.watched.silence is not None:
-            return np.ones(lawful.shape, dtype=bool)
-        if not self._members.any():
-            first = np.flatnonzero(lawful.any(axis=1))
-            members = np.zeros(lawful.shape, dtype=bool)
-            if len(first):
-                members[first[0] :] = lawful[first[0]]
-            return members
-        return np.broadcast_to(self._members, lawful.shape)
+            return np.broadcast_to(self.watched.joined, lawful.shape)
+        return lawful
+
+    def _join(self, values: NDArray[Any], members: Bools, combine: Callable[..., NDArray[Any]]) -> NDArray[Any]:
+        """Values of tensors as those of layers: of single ones as they are, of groups and `all` combined.
+
+        `combine` takes the values and a mask of those that count.
+        """
+        joined = [combine(values, which)[:, None] for which in (*self._groups, members)]
+        return np.concatenate([values[:, self.watched.layers], *joined], axis=1)
 
     def _sum_by_layer(self, sums: Mapping[str, Floats], members: Bools) -> dict[str, Floats]:
-        """Each sum for the layers and, last, over the members of `all`; one without a gradient adds nothing to that."""
-        no_gradient = np.isnan(sums["grad_sq"])
-        has_member = members.any(axis=1)
-        has_gradient = (members & ~no_gradient).any(axis=1)
+        """Each sum for the layers; a member without a gradient adds nothing to those of the gradient."""
+        has_gradient = ~np.isnan(sums["grad_sq"])
         by_layer = {}
         for name, values in sums.items():
-            counted = members & ~no_gradient if name in _OF_GRADIENT else members
-            total = np.where(counted, values, 0.0).sum(axis=1)
-            total = np.where(has_gradient if name in _OF_GRADIENT else has_member, total, np.nan)
-            by_layer[name] = np.append(values[:, self.watched.layers], total[:, None], axis=1)
+            counted = has_gradient if name in _OF_GRADIENT else np.ones_like(has_gradient)
+            by_layer[name] = self._join(values, members, partial(_sum, counted=counted))
         return by_layer
 
     def _settings(self, chunk: Chunk, members: Bools) -> tuple[NDArray[np.int64], Floats, Floats]:
         """For each layer the place of its setting (−1: none, or not the same for all members), η and λ."""
         lr = np.array([*(float(s.lr) for s in chunk.settings), np.nan])
         decay = np.array([*(s.weight_decay for s in chunk.settings), np.nan])
-        setting = chunk.setting
-        joint = _shared_value(setting, members, -1)
         return (
-            np.append(setting[:, self.watched.layers], joint[:, None], axis=1).astype(np.int64),
-            np.append(
-                lr[setting][:, self.watched.layers], _shared_value(lr[setting], members, np.nan)[:, None], axis=1
-            ),
-            np.append(
-                decay[setting][:, self.watched.layers], _shared_value(decay[setting], members, np.nan)[:, None], axis=1
-            ),
+            self._join(chunk.setting, members, partial(_shared_value, otherwise=-1)).astype(np.int64),
+            self._join(lr[chunk.setting], members, partial(_shared_value, otherwise=np.nan)),
+            self._join(decay[chunk.setting], members, partial(_shared_value, otherwise=np.nan)),
         )
 
     def _predict(self, chunk: Chunk, setting: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
@@ -203,9 +211,8 @@ class RowMaker:
 
     def _predict_norms(self, chunk: Chunk, setting: NDArray[np.int64], members: Bools, adjusted: Floats) -> Floats:
         """‖w‖ in equilibrium; for coupled decay c·L^(1/4), L the mean of h̃ over the last 200 steps."""
-        sizes = np.array(self.watched.sizes)
-        single = np.broadcast_to(sizes[self.watched.layers], (len(members), len(self.layers) - 1))
-        counts = np.append(single, (members * sizes).sum(axis=1)[:, None], axis=1)
+        sizes = np.broadcast_to(np.array(self.watched.sizes, dtype=np.float64), members.shape)
+        counts = self._join(sizes, members, _sum)
         with np.errstate(invalid="ignore"):
             fourth_root = np.maximum(self._mean_energy(chunk.step, adjusted), 0.0) ** 0.25
         norms = np.full(setting.shape, np.nan)
@@ -261,6 +268,12 @@ class RowMaker:
         self._last_rate, self._members = rates[-1].copy(), members[-1].copy()
         changes: list[bool] = (jumped.any(axis=1) | regrouped).tolist()
         return changes
+
+
+def _sum(values: Floats, members: Bools, counted: Bools | bool = True) -> Floats:
+    """At each step the sum over the members that count, NaN where there is none."""
+    which = members & counted
+    return np.where(which.any(axis=1), np.where(which, values, 0.0).sum(axis=1), np.nan)
 
 
 def _shared_value(values: NDArray[Any], members: Bools, otherwise: float) -> NDArray[Any]:
