@@ -147,3 +147,29 @@ def test_a_hostile_name_is_shown_and_not_run(evil_folder, evil, tmp_path, browse
 
 def _embedded(dom, pattern=r'<script type="application/json" id="run">(.*?)</script>'):
     return json.loads(re.search(pattern, dom, re.DOTALL).group(1))
+
+
+# The first time it is loaded a person hides a layer, and it is loaded again, sooner than by itself.
+CHOICE = """
+<script>
+sessionStorage.loads = Number(sessionStorage.loads || 0) + 1;
+if (sessionStorage.loads === "1") { boxes[1].click(); document.getElementById("linear").click(); location.reload(); }
+const told = document.createElement("pre");
+told.id = "seen";
+told.textContent = JSON.stringify({
+  loads: Number(sessionStorage.loads), shown: boxes.map((box) => box.checked),
+  linear: document.getElementById("linear").checked });
+document.body.append(told);
+</script>
+"""
+
+
+def test_the_page_of_a_run_under_way_loads_itself_again_and_keeps_what_was_chosen(run_folder, tmp_path, browse):
+    page = write_page(summarise(run_folder), tmp_path / "run.html", renew=3600)
+    page.write_text(page.read_text(encoding="utf-8").replace("</body>", CHOICE + "</body>"), encoding="utf-8")
+    dom, console = browse(page, "--dump-dom")
+    assert console == []
+    seen = json.loads(re.search(r'<pre id="seen">(.*?)</pre>', dom).group(1))
+    assert seen["loads"] == 2
+    assert seen["shown"] == [True, False, True, True]
+    assert seen["linear"]

@@ -23,7 +23,7 @@ from isogon.report.exhibit import (
     markdown_table,
     write_exhibits,
 )
-from isogon.report.run import RunSummary, draw_run, summarise, write_page
+from isogon.report.run import RunSummary, draw_run, follow, summarise, write_page
 from isogon.report.search import write_search_page
 
 __all__ = [
@@ -47,6 +47,7 @@ __all__ = [
     "draw_panels",
     "draw_run",
     "draw_runs",
+    "follow",
     "markdown_escaped",
     "markdown_table",
     "plotly_script",

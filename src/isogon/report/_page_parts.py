@@ -37,14 +37,18 @@ def plotly_script() -> str:
     return str(get_plotlyjs())
 
 
-def document(title: str, body: str, style: str) -> str:
-    """A whole page with this markup as its body; `title` is escaped already."""
+def document(title: str, body: str, style: str, *, renew: float | None = None) -> str:
+    """A whole page with this markup as its body; `title` is escaped already.
+
+    A browser loads the page again after `renew` seconds.
+    """
+    again = "" if renew is None else f'\n<meta http-equiv="refresh" content="{renew:g}">'
     return f"""<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
 <meta http-equiv="Content-Security-Policy" content="{POLICY}">
-<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="viewport" content="width=device-width, initial-scale=1">{again}
 <title>{title}</title>
 <style>{STYLE}{style}</style>
 </head>

@@ -23,3 +23,20 @@ document.querySelectorAll(".findings button").forEach((button) => button.addEven
   pick((layer) => layer === named || layer === run.joint);
   panels.scrollIntoView({ behavior: "smooth" });
 }));
+// The page of a run under way loads itself again: what is shown stays as it was chosen.
+if (document.querySelector('meta[http-equiv="refresh"]')) {
+  const key = "isogon " + location.pathname;
+  const name = (box) => box.parentElement.textContent;
+  const linear = document.getElementById("linear");
+  try {
+    const before = JSON.parse(sessionStorage.getItem(key));
+    if (before) {
+      pick((layer) => before.shown.includes(name(boxes[layer])));
+      if (before.linear) { linear.checked = true; linear.dispatchEvent(new Event("change")); }
+      scrollTo(0, before.scroll);
+    }
+    addEventListener("pagehide", () => sessionStorage.setItem(key, JSON.stringify({
+      shown: boxes.filter((box) => box.checked).map(name), linear: linear.checked, scroll: scrollY,
+    })));
+  } catch { /* a browser that stores nothing for files shows the first view again */ }
+}

@@ -22,12 +22,17 @@ if TYPE_CHECKING:
 _MOST_AT_FIRST, _MOST_FOUND = 6, 3
 
 
-def write_page(run: RunSummary, path: str | os.PathLike[str], *, name: str = "path") -> Path:
-    """Write the page about `run` to `path`; `name` is what an error calls it."""
-    return write_html(page_text(run), path, name=name)
+def write_page(
+    run: RunSummary, path: str | os.PathLike[str], *, name: str = "path", renew: float | None = None
+) -> Path:
+    """Write the page about `run` to `path`; `name` is what an error calls it.
+
+    An open page loads itself again every `renew` seconds, for a run that is under way.
+    """
+    return write_html(page_text(run, renew=renew), path, name=name)
 
 
-def page_text(run: RunSummary) -> str:
+def page_text(run: RunSummary, *, renew: float | None = None) -> str:
     """The whole page, including plotly.js."""
     plotly = plotly_script()
     title = escape(run.name)
@@ -47,7 +52,7 @@ Click a name above the panels to hide its lines, drag to zoom, double-click to r
 <script>{plotly}</script>
 <script type="application/json" id="run">{json_text(figure_data(run))}</script>
 <script>{SCRIPT}</script>"""
-    return document(f"{title} · isogon", body, "")
+    return document(f"{title} · isogon", body, "", renew=renew)
 
 
 def figure_data(run: RunSummary) -> dict[str, Any]:

@@ -71,7 +71,7 @@ class Mark:
 class RunSummary:
     """All that a report shows. `layers` are in the network's order, the joint one first; `joint` is its name.
 
-    `metrics` are the losses, accuracies … of its epochs, empty if the monitor got none.
+    `metrics` are the losses, accuracies … of its epochs, empty if the monitor got none; `last_step` was measured last.
     """
 
     name: str
@@ -82,6 +82,7 @@ class RunSummary:
     lines: list[LayerLine]
     marks: list[Mark]
     metrics: list[MetricLine]
+    last_step: int
 
     @property
     def metric_kinds(self) -> list[str]:
@@ -125,6 +126,7 @@ def summarise(path: str | os.PathLike[str], layers: Sequence[str] = ()) -> RunSu
         lines=lines(records, shown),
         marks=marks(records),
         metrics=metrics,
+        last_step=int(records["step"].max()),
     )
 
 
