@@ -128,17 +128,20 @@ def test_a_group_whose_members_are_decayed_differently_has_no_law_and_the_report
     assert (remark.layer, reason in remark.advice) == ("group:residual", True)
 
 
-def test_layer_wise_rates_are_read_and_each_group_gets_its_own():
+def test_layer_wise_rates_are_read_and_each_group_gets_its_own(tmp_path):
     model, ids = make()
     named = dict(model.named_parameters())
     optimizer = torch.optim.AdamW(
         [{"params": [p], "lr": 1e-3 * 0.9**i} for i, p in enumerate(named.values())], weight_decay=0.1
     )
-    first = train(model, optimizer, ids, 1, inputs=ids[:2, :-1]).records.set_index("layer")
+    sinks = [RunFolder(tmp_path / "run")]
+    first = train(model, optimizer, ids, 1, inputs=ids[:2, :-1], sinks=sinks).records.set_index("layer")
     for i, (name, p) in enumerate(named.items()):
         if p.dim() == 2:
             assert first.lr[name] == pytest.approx(1e-3 * 0.9**i, rel=1e-12)
     assert np.isnan(first.lr["all"])
+    # The recipe is that of the largest group, the embedding's.
+    assert summarise(tmp_path / "run").recipe.lr == 1e-3
 
 
 def test_tied_weights_get_the_vector_that_is_left_and_the_sentence():

@@ -130,6 +130,24 @@ def test_the_newest_angles_are_logged(make_net, data, trainer, log, layers):
     assert not [name for name in callback.monitor.epochs.columns if name.startswith("isogon/")]
 
 
+def test_findings_are_in_lightnings_log_and_passed_on(make_net, data, trainer, caplog):
+    """A drop of the learning rate long before equilibrium."""
+
+    class Dropped(Classifier):
+        def configure_optimizers(self):
+            optimizer = super().configure_optimizers()
+            return [optimizer], [torch.optim.lr_scheduler.MultiStepLR(optimizer, [3], 0.1)]
+
+    calls = []
+    inputs = torch.randn(16, 8)
+    callback = IsogonCallback(every_steps=1, inputs=inputs, on_finding=calls.append)
+    with caplog.at_level("INFO"):
+        trainer(callback, max_epochs=5).fit(Dropped(make_net()), DataLoader(data, BATCH))
+    assert [finding.name for finding in calls] == ["early_decay"]
+    lines = [record.getMessage() for record in caplog.records if record.name == "lightning.pytorch.isogon"]
+    assert lines == [f"isogon, warning: {calls[0].advice}"]
+
+
 def test_nothing_is_logged_where_nothing_is_asked_for(make_net, data, trainer):
     training = trainer(IsogonCallback(log="none"))
     training.fit(Classifier(make_net()), DataLoader(data, BATCH))

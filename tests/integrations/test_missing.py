@@ -22,11 +22,14 @@ def test_a_callback_without_its_library(monkeypatch, library):
 
 
 def test_a_sink_without_its_library(monkeypatch, tmp_path):
+    from isogon.integrations.mlflow import MlflowSink
     from isogon.integrations.tensorboard import TensorBoardSink
     from isogon.integrations.wandb import WandbSink
 
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     monkeypatch.setitem(sys.modules, "wandb", None)
-    for make, extra in ((lambda: TensorBoardSink(tmp_path), "tensorboard"), (WandbSink, "wandb")):
+    monkeypatch.setitem(sys.modules, "mlflow", None)
+    sinks = {"tensorboard": lambda: TensorBoardSink(tmp_path), "wandb": WandbSink, "mlflow": MlflowSink}
+    for extra, make in sinks.items():
         with pytest.raises(MissingExtraError, match=rf"isogon\[{extra}\]"):
             make()

@@ -156,3 +156,57 @@ def test_wandb_logs_every_number_against_our_step(train, tmp_path, offline, give
     assert shown.keys() == expected.keys()
     for place, value in expected.items():
         assert shown[place] == pytest.approx(value), place
+
+
+@pytest.fixture
+def mlflow(tmp_path):
+    """mlflow with a database in a temporary folder."""
+    module = pytest.importorskip("mlflow")
+    before = module.get_tracking_uri()
+    module.set_tracking_uri(f"sqlite:///{tmp_path / 'runs.db'}")
+    yield module
+    if module.active_run() is not None:
+        module.end_run()
+    module.set_tracking_uri(before)
+
+
+@pytest.mark.parametrize("given", ["run", "id", "active", "nothing"])
+def test_mlflow_has_every_number_at_its_step(train, mlflow, given):
+    from isogon.integrations.mlflow import MlflowSink
+
+    run = None if given == "nothing" else mlflow.start_run()
+    records = train(MlflowSink({"run": run, "id": run and run.info.run_id}.get(given)))
+    if run is None:
+        assert mlflow.active_run() is None  # ended with the monitor
+    else:
+        assert mlflow.active_run().info.run_id == run.info.run_id
+    (found,) = mlflow.MlflowClient().search_runs(["0"])
+    assert found.info.status == ("FINISHED" if run is None else "RUNNING")
+    expected = numbers(records)
+    names = {name for name, _ in expected}
+    assert set(found.data.metrics) == names
+    client = mlflow.MlflowClient()
+    shown = {
+        (name, metric.step): metric.value
+        for name in names
+        for metric in client.get_metric_history(found.info.run_id, name)
+    }
+    assert shown.keys() == expected.keys()
+    for place, value in expected.items():
+        assert shown[place] == pytest.approx(value), place
+
+
+def test_mlflow_gets_names_that_it_takes_and_more_numbers_than_one_call_holds(mlflow):
+    from isogon.integrations.mlflow import MlflowSink
+
+    count = 1100
+    rows = pd.DataFrame({name: [math.nan] * count for name in SCHEMA}).assign(
+        step=range(count), layer="qkv[0] (ü)", norm=[float(i) for i in range(count)]
+    )
+    sink = MlflowSink()
+    sink.open({})
+    sink(rows)
+    sink.close()
+    (run,) = mlflow.MlflowClient().search_runs(["0"])
+    history = mlflow.MlflowClient().get_metric_history(run.info.run_id, "isogon/qkv_0_ ___/norm")
+    assert [metric.value for metric in sorted(history, key=lambda metric: metric.step)] == rows.norm.tolist()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 
 import numpy as np
@@ -102,6 +103,24 @@ def test_a_training_is_recorded_and_left_as_it_was(trainer, tmp_path):
     assert set(monitor.epochs.columns) == {"epoch", "step", "loss", "grad_norm", "learning_rate"}, "of epochs alone"
     assert read(tmp_path / "run").equals(records)
     assert read_epochs(tmp_path / "run").loss.tolist() == monitor.epochs.loss.tolist()
+
+
+def test_findings_are_in_the_log_of_transformers_and_passed_on(trainer, caplog):
+    """Weights kept in half precision, at a rate at which rounding swallows most of the steps."""
+    calls = []
+    callback = IsogonCallback(every_steps=1, on_finding=calls.append)
+    training = trainer(callback, learning_rate=1e-6, max_grad_norm=0.0)
+    training.model.to(torch.bfloat16)
+    logger = logging.getLogger("transformers")  # does not hand its records on
+    logger.addHandler(caplog.handler)
+    try:
+        training.train()
+    finally:
+        logger.removeHandler(caplog.handler)
+    assert [finding.name for finding in calls if finding.severity == "warning"] == ["below_resolution"]
+    lines = [record.getMessage() for record in caplog.records if record.name == "transformers.isogon"]
+    (coarse,) = [finding for finding in calls if finding.name == "below_resolution"]
+    assert f"isogon, warning: {coarse.advice}" in lines
 
 
 @pytest.mark.parametrize("save", ["epoch", "steps"])

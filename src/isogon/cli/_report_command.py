@@ -55,12 +55,12 @@ def report(
         return
     check_number("--every", every, low=0, low_open=True, cure="give seconds, for example 10")
     typer.echo(f"Following {run}; the page is {page}. Ctrl-C stops.")
-    known: set[tuple[str, str | None]] = set()
+    known = set()
     try:
         for summary in follow(run, page, layers=layer or (), every=every, name="--out"):
             for finding in summary.findings:
-                if (finding.name, finding.layer) not in known:
-                    known.add((finding.name, finding.layer))
+                if finding.key not in known:
+                    known.add(finding.key)
                     typer.echo(f"step {summary.last_step}: {finding.severity}: {printable(finding.advice)}")
             if png is not None:
                 draw_run(summary, png, name="--png")

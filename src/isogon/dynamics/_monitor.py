@@ -116,7 +116,7 @@ class Monitor:
         #: remarks on single layers, by their names: why a group has no law, for example
         self.notes: dict[str, str] = {}
         self._on_finding = on_finding
-        self._reported: set[tuple[str, str | None]] = set()
+        self._reported: set[tuple[str, str | None, float | None]] = set()
         self._by_hand = False
         self._tables: list[pd.DataFrame] = []
         self._epochs: dict[int, dict[str, Any]] = {}
@@ -354,8 +354,8 @@ class Monitor:
             epochs=self.epochs,
         )
         for finding in now:
-            if (finding.name, finding.layer) not in self._reported:
-                self._reported.add((finding.name, finding.layer))
+            if finding.key not in self._reported:
+                self._reported.add(finding.key)
                 self._on_finding(finding)
 
     def _warn_without_law(self) -> None:
@@ -400,8 +400,14 @@ def _read_resolutions(parameters: Mapping[str, nn.Parameter]) -> dict[str, float
 
 
 def _recipe_fields(optimizer: torch.optim.Optimizer, batch_size: int, samples: int) -> dict[str, Any] | None:
-    """The recipe that the optimizer is trained with, None where isogon has no recipe for it."""
-    try:
-        return Recipe.from_optimizer(optimizer, batch_size=batch_size, samples=samples).to_dict()
-    except ArgumentError:
-        return None
+    """The recipe that the optimizer is trained with, None where isogon has no recipe for it.
+
+    Where parameter groups differ (layer-wise rates) it is that of the group with the most weights.
+    """
+    sizes = [sum(p.numel() for p in group["params"]) for group in optimizer.param_groups]
+    for group in (None, sizes.index(max(sizes))):
+        try:
+            return Recipe.from_optimizer(optimizer, batch_size=batch_size, samples=samples, group=group).to_dict()
+        except ArgumentError:
+            continue
+    return None

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import os
-from collections.abc import Sequence, Sized
+from collections.abc import Callable, Sequence, Sized
 from typing import Any
 
 import pandas as pd
 
-from isogon.dynamics import Monitor, RunFolder, Sink
+from isogon.dynamics import Finding, Monitor, RunFolder, Sink
 from isogon.errors import ArgumentError, MissingExtraError, check_choice
+from isogon.integrations._findings_log import log_findings
 from isogon.integrations._scalars import scalar_name
-from isogon.symmetry import ScaleMap
+from isogon.symmetry import ScaleMap, Symmetries
 
 try:
     from lightning.pytorch import Callback, LightningModule, Trainer
 except ImportError:
     raise MissingExtraError("lightning", extra="lightning", purpose="to watch a Lightning training") from None
 
+_LOG = logging.getLogger("lightning.pytorch.isogon")
 _LOGGED = ["step_angle", "epoch_angle"]
 
 
@@ -33,11 +36,12 @@ class IsogonCallback(Callback):
         samples: training samples of an epoch; without it, as many as the Trainer's dataloader gives.
         batch_size: samples of one optimizer step, over all processes and accumulated batches; without it, from the
             dataloader and the Trainer.
-        inputs, scale_map, every_steps, sinks: as of `isogon.dynamics.Monitor`; `inputs` are those of the module's
-            `forward`, and `scale_map` one of the LightningModule itself.
+        inputs, scale_map, symmetries, every_steps, sinks: as of `isogon.dynamics.Monitor`; `inputs` are those of the
+            module's `forward`, and the others answers about the LightningModule itself.
         folder: where the records go, as `isogon.dynamics.RunFolder` keeps them.
         log: whose newest step angle and epoch angle go to the Trainer's logger when an epoch ends: of the layer `all`,
             of the `layers` too, or of `none`.
+        on_finding: called with each new finding when an epoch ends; all go to Lightning's log (`lightning.pytorch`).
     """
 
     def __init__(
@@ -47,16 +51,24 @@ class IsogonCallback(Callback):
         batch_size: int | None = None,
         inputs: Any = None,
         scale_map: ScaleMap | None = None,
+        symmetries: Symmetries | None = None,
         every_steps: int = 10,
         folder: str | os.PathLike[str] | None = None,
         sinks: Sequence[Sink] = (),
         log: str = "all",
+        on_finding: Callable[[Finding], Any] | None = None,
     ) -> None:
         self.samples, self.batch_size = samples, batch_size
         self.folder, self.sinks = folder, tuple(sinks)
         self.log_of = check_choice("log", log, ("all", "layers", "none"))
         self.monitor: Monitor | None = None
-        self._options = {"inputs": inputs, "scale_map": scale_map, "every_steps": every_steps}
+        self._options = {
+            "inputs": inputs,
+            "scale_map": scale_map,
+            "symmetries": symmetries,
+            "every_steps": every_steps,
+            "on_finding": log_findings(_LOG, on_finding),
+        }
         self._newest: dict[str, float] = {}
         self._watching = False
         self._state: dict[str, Any] = {}

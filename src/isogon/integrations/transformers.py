@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import warnings
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Callable, Mapping, Sequence, Sized
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
-from isogon.dynamics import Monitor, RunFolder, Sink
+from isogon.dynamics import Finding, Monitor, RunFolder, Sink
 from isogon.errors import ArgumentError, MissingExtraError
-from isogon.symmetry import ScaleMap
+from isogon.integrations._findings_log import log_findings
+from isogon.symmetry import ScaleMap, Symmetries
 
 try:
     from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
@@ -21,6 +23,7 @@ try:
 except ImportError:
     raise MissingExtraError("transformers", extra="transformers", purpose="to watch its Trainer") from None
 
+_LOG = logging.getLogger("transformers.isogon")
 _FILE = "isogon.pt"
 
 
@@ -37,8 +40,9 @@ class IsogonCallback(TrainerCallback):
         samples: training samples of an epoch; without it, the length of the training set.
         batch_size: samples of one optimizer step, over all processes and accumulated batches; without it, from the
             training arguments.
-        inputs, scale_map, every_steps, sinks: as of `isogon.dynamics.Monitor`.
+        inputs, scale_map, symmetries, every_steps, sinks: as of `isogon.dynamics.Monitor`.
         folder: where the records go, as `isogon.dynamics.RunFolder` keeps them.
+        on_finding: called with each new finding when an epoch ends; all go to the log of transformers as well.
     """
 
     def __init__(
@@ -48,14 +52,22 @@ class IsogonCallback(TrainerCallback):
         batch_size: int | None = None,
         inputs: Any = None,
         scale_map: ScaleMap | None = None,
+        symmetries: Symmetries | None = None,
         every_steps: int = 10,
         folder: str | os.PathLike[str] | None = None,
         sinks: Sequence[Sink] = (),
+        on_finding: Callable[[Finding], Any] | None = None,
     ) -> None:
         self.samples, self.batch_size = samples, batch_size
         self.folder, self.sinks = folder, tuple(sinks)
         self.monitor: Monitor | None = None
-        self._options = {"inputs": inputs, "scale_map": scale_map, "every_steps": every_steps}
+        self._options = {
+            "inputs": inputs,
+            "scale_map": scale_map,
+            "symmetries": symmetries,
+            "every_steps": every_steps,
+            "on_finding": log_findings(_LOG, on_finding),
+        }
         self._epoch_just_ended = False
 
     def on_train_begin(
@@ -118,7 +130,7 @@ class IsogonCallback(TrainerCallback):
     def on_save(self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any) -> None:
         """Put the monitor's state into the checkpoint."""
         folder = _checkpoint(args, state)
-        if self.monitor is not None and self.monitor.active and folder.is_dir():
+        if self.monitor is not None and self.monitor.writes and folder.is_dir():
             torch.save(self.monitor.state_dict(), folder / _FILE)
 
     def on_train_end(

@@ -37,6 +37,11 @@ class Finding:
     numbers: dict[str, float]
     advice: str
 
+    @property
+    def key(self) -> tuple[str, str | None, float | None]:
+        """The same for the same thing found again later in the run, when its numbers may have changed."""
+        return self.name, self.layer, self.numbers.get("step")
+
 
 @dataclass(frozen=True)
 class _Case:
@@ -156,7 +161,7 @@ def _below_resolution(case: _Case) -> Iterator[Finding]:
         yield Finding(
             "below_resolution",
             "warning",
-            layer,
+            None,
             {"step_angle": small[layer], "resolution": case.resolutions[layer], "layers": len(small)},
             f"{layer} turns by {small[layer]:.2g} rad per step, and rounding alone turns weights of its type by "
             f"{case.resolutions[layer]:.2g} ({len(small)} of {len(case.resolutions)} such weights turn less): updates "
