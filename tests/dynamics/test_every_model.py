@@ -100,6 +100,21 @@ def test_the_residual_stream_is_a_layer_with_the_angle_of_its_joint_vector_and_a
     assert (others.step_angle > 0).all()
 
 
+def test_a_matrix_that_theory_is_not_about_is_not_called_without_effect():
+    """Queries and keys of a young transformer matter little: attention is flat, and their gradients are small."""
+    model, ids = make()
+    with torch.no_grad():
+        for block in model.h:
+            block.q.weight.mul_(1e-3)
+            block.k.weight.mul_(1e-3)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5, weight_decay=0.1)
+    monitor = train(model, optimizer, ids, 8, inputs=ids[:2, :-1])
+    energies = monitor.records.groupby("layer").unit_grad_sq.mean()
+    assert energies["h.0.q.weight"] < 1e-4 * energies["group:residual"]
+    recipe = Recipe.from_optimizer(optimizer, batch_size=8, samples=32)
+    assert "without_effect" not in {f.name for f in findings(monitor.records, recipe, about=monitor.about)}
+
+
 def test_groups_can_come_from_symmetries_that_were_asked_before():
     model, ids = make()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.1)
@@ -215,7 +230,7 @@ def test_each_finding_is_passed_on_once_while_the_run_goes_on():
         monitor = train(model, optimizer, ids, 12, inputs=ids[:2, :-1], on_finding=calls.append)
     recipe = Recipe.from_optimizer(optimizer, batch_size=8, samples=32)
     assert [finding.name for finding in calls] == ["no_law"]
-    assert calls == findings(monitor.records, recipe, silence=monitor.silence, notes=monitor.notes)
+    assert calls == findings(monitor.records, recipe, about=monitor.about)
     model, ids = make()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.1)
     when: list[tuple[str, int]] = []

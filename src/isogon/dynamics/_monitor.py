@@ -115,6 +115,8 @@ class Monitor:
         self.silence: str | None = None
         #: remarks on single layers, by their names: why a group has no law, for example
         self.notes: dict[str, str] = {}
+        #: what is known of the run besides its records, as it is in run.json and as `findings` takes it
+        self.about: dict[str, Any] = {}
         self._on_finding = on_finding
         self._reported: set[tuple[str, str | None, float | None]] = set()
         self._by_hand = False
@@ -147,16 +149,16 @@ class Monitor:
         }
         self._warn_without_law()
         recipe = _recipe_fields(optimizers[0], self.batch_size, self.samples)
-        #: what a page about the run needs besides its records
-        self._about: dict[str, Any] = {
+        self.about = {
             "recipe": recipe,
             "layers": self._maker.layers,
             "silence": self.silence,
             "notes": self.notes,
+            "lawless": self._maker.lawless,
             "guessed": not tensors.mapped and self.silence is None,
             "resolutions": _read_resolutions({name: parameters[name] for name in tensors.names}),
         }
-        self._delivery.open(self._about)
+        self._delivery.open(self.about)
 
     @property
     def records(self) -> pd.DataFrame:
@@ -343,16 +345,9 @@ class Monitor:
         """Call `on_finding` with what the records call for by now and have not called for before."""
         if self._on_finding is None or not self.writes:
             return
-        recipe = self._about["recipe"]
-        now = findings(
-            self.records,
-            None if recipe is None else Recipe(**recipe),
-            silence=self.silence,
-            notes=self.notes,
-            guessed=self._about["guessed"],
-            resolutions=self._about["resolutions"],
-            epochs=self.epochs,
-        )
+        recipe = self.about["recipe"]
+        known = None if recipe is None else Recipe(**recipe)
+        now = findings(self.records, known, about=self.about, epochs=self.epochs)
         for finding in now:
             if finding.key not in self._reported:
                 self._reported.add(finding.key)

@@ -6,12 +6,13 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
 
 from isogon.dynamics.findings._evidence import drops, peak, root_mean_square, tail
+from isogon.dynamics.findings._run_facts import RunFacts
 from isogon.dynamics.record import ALL, CHANCES_AGAINST, DECIDED_AFTER, LEAK, NOISE, remaining_steps
 from isogon.errors import ArgumentError, check_number, check_whole
 from isogon.recipe import Recipe
@@ -48,10 +49,7 @@ class _Case:
     """Everything a rule looks at."""
 
     layers: dict[str, pd.DataFrame]
-    silence: str | None
-    notes: Mapping[str, str]
-    guessed: bool
-    resolutions: Mapping[str, float]
+    about: RunFacts
     recipe: Recipe | None
     target_epoch_angle: float | None
     ghost_batch: int | None
@@ -63,19 +61,16 @@ def findings(
     recipe: Recipe | None,
     *,
     silence: str | None = None,
-    notes: Mapping[str, str] | None = None,
-    guessed: bool = False,
-    resolutions: Mapping[str, float] | None = None,
+    about: Mapping[str, Any] | None = None,
     target_epoch_angle: float | None = None,
     ghost_batch: int | None = None,
     epochs: pd.DataFrame | None = None,
 ) -> list[Finding]:
     """What is worth knowing about the run in `records`, trained with `recipe`; that theory is silent, then the gravest.
 
-    Without a `recipe`, where isogon has none for the optimizer, only findings that need none are made. `silence` is why
-    nothing was predicted; without it the reason is looked for in the records. `notes` are remarks on single layers,
-    `guessed` is True where the radial leak decided which weights have laws, `resolutions` are the angles by which
-    rounding alone turns weights in half precision. The monitor has all four written into `run.json`.
+    Without a `recipe`, where isogon has none for the optimizer, only findings that need none are made. `about` is what
+    the monitor knew when the run began (`Monitor.about`, `run.json`, `read_run`): why theory is silent, which layers it
+    is not about. `silence` alone, the reason, may be given instead; without either it is looked for in the records.
 
     `target_epoch_angle` (radians) is the epoch angle wanted of the layer `all` at the peak learning rate; without it
     the weight decay is not judged. `ghost_batch` is that of the network's ghost batch norm, if it has one.
@@ -87,9 +82,8 @@ def findings(
     if ghost_batch is not None:
         check_whole("ghost_batch", ghost_batch, cure="the papers use 64")
     layers = {str(name): rows.sort_values("step") for name, rows in records.groupby("layer", sort=False)}
-    case = _Case(
-        layers, silence, notes or {}, guessed, resolutions or {}, recipe, target_epoch_angle, ghost_batch, epochs
-    )
+    facts = RunFacts.read({**(about or {}), **({} if silence is None else {"silence": silence})})
+    case = _Case(layers, facts, recipe, target_epoch_angle, ghost_batch, epochs)
     rules = _RULES if recipe is None else (*_RULES, *_RULES_WITH_RECIPE)
     all_findings = [finding for rule in rules for finding in rule(case)]
     order = ("problem", "warning", "note")
@@ -108,8 +102,8 @@ def _no_law(case: _Case) -> Iterator[Finding]:
         "note",
         None,
         {"layers": len([name for name in case.layers if name != ALL])},
-        f"Theory is silent about this run: {case.silence or _reason_of_silence(case)}. Norms and angles were measured, "
-        "and nothing says whether they are as they should be.",
+        f"Theory is silent about this run: {case.about.silence or _reason_of_silence(case)}. Norms and angles were "
+        "measured, and nothing says whether they are as they should be.",
     )
 
 
@@ -131,10 +125,10 @@ def _reason_of_silence(case: _Case) -> str:
 
 def _remarks(case: _Case) -> Iterator[Finding]:
     """What was known of single layers when the run began, and where their laws come from if from no map."""
-    for layer, note in case.notes.items():
+    for layer, note in case.about.notes.items():
         yield Finding("remark", "note", layer, {}, f"{layer} {note}.")
     lawful = [name for name, rows in case.layers.items() if rows.predicted_step_angle.notna().any() and name != ALL]
-    if case.guessed and lawful:
+    if case.about.guessed and lawful:
         yield Finding(
             "guessed_laws",
             "note",
@@ -149,7 +143,7 @@ def _remarks(case: _Case) -> Iterator[Finding]:
 def _below_resolution(case: _Case) -> Iterator[Finding]:
     """Weights in half precision that turn, or should, by less than what rounding alone does."""
     small = {}
-    for name, resolution in case.resolutions.items():
+    for name, resolution in case.about.resolutions.items():
         if name in case.layers:
             last = tail(case.layers[name][case.layers[name].step_angle.notna()])
             angles = (root_mean_square(last.step_angle), root_mean_square(last.predicted_step_angle))
@@ -162,11 +156,11 @@ def _below_resolution(case: _Case) -> Iterator[Finding]:
             "below_resolution",
             "warning",
             None,
-            {"step_angle": small[layer], "resolution": case.resolutions[layer], "layers": len(small)},
+            {"step_angle": small[layer], "resolution": case.about.resolutions[layer], "layers": len(small)},
             f"{layer} turns by {small[layer]:.2g} rad per step, and rounding alone turns weights of its type by "
-            f"{case.resolutions[layer]:.2g} ({len(small)} of {len(case.resolutions)} such weights turn less): updates "
-            "are lost in rounding and angles are not resolved; keep the weights in float32 and compute in half "
-            "precision (torch.autocast).",
+            f"{case.about.resolutions[layer]:.2g} ({len(small)} of {len(case.about.resolutions)} such weights turn "
+            "less): updates are lost in rounding and angles are not resolved; keep the weights in float32 and compute "
+            "in half precision (torch.autocast).",
         )
 
 
@@ -179,7 +173,7 @@ def _without_effect(case: _Case) -> Iterator[Finding]:
         return
     usual = float(np.median([energies[name] for name in lawful]))
     for name, energy in energies.items():
-        if name not in lawful and 0 < energy < NOISE * usual:
+        if name not in lawful and name not in case.about.lawless and 0 < energy < NOISE * usual:
             yield Finding(
                 "without_effect",
                 "note",

@@ -49,6 +49,8 @@ class RowMaker:
         self.watched, self.steps_per_epoch = watched, steps_per_epoch
         singles = [name for name, has_rows in zip(watched.names, watched.layers, strict=True) if has_rows]
         self.layers = [*singles, *watched.groups, ALL]
+        #: the layers that theory is not about, whatever is measured
+        self.lawless = [name for name, lawful in zip(watched.names, watched.lawful, strict=True) if not lawful]
         every = np.arange(len(watched.names))
         self._groups = [np.isin(every, places)[None] for places in watched.groups.values()]
         self._names = pd.Series(self.layers, dtype="str").array

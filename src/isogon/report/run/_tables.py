@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 
 #: the most points of one line in a picture; more only make the page heavy
 MOST_POINTS = 1000
-
-
-_Kind = TypeVar("_Kind")
 
 
 @dataclass(frozen=True)
@@ -112,15 +109,7 @@ def summarise(path: str | os.PathLike[str], layers: Sequence[str] = ()) -> RunSu
     return RunSummary(
         name=str(about.get("name") or place.resolve().name),
         recipe=recipe,
-        findings=findings(
-            records,
-            recipe,
-            silence=_text(about.get("silence")),
-            notes=_mapping(about.get("notes"), str),
-            guessed=about.get("guessed") is True,
-            resolutions=_mapping(about.get("resolutions"), float),
-            epochs=epochs,
-        ),
+        findings=findings(records, recipe, about=about, epochs=epochs),
         layers=shown,
         joint=ALL,
         lines=lines(records, shown),
@@ -203,16 +192,6 @@ def _about(folder: Path) -> dict[str, Any]:
     from isogon.dynamics import read_run
 
     return read_run(folder)
-
-
-def _text(value: Any) -> str | None:
-    return value if isinstance(value, str) else None
-
-
-def _mapping(value: Any, kind: type[_Kind]) -> dict[str, _Kind]:
-    """The entries of this kind; run.json may be anybody's."""
-    entries = value.items() if isinstance(value, dict) else ()
-    return {str(name): entry for name, entry in entries if isinstance(entry, kind)}
 
 
 def _recipe(fields: Any, place: Path) -> Recipe | None:
