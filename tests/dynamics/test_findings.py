@@ -112,6 +112,10 @@ def test_a_run_that_is_not_finite_has_diverged():
     assert select(records, "diverged", epochs=epochs) == []
     (match,) = select(records, "diverged", epochs=epochs.assign(loss=[1.0] * 7 + [np.inf, np.nan, np.nan]))
     assert (match.severity, match.numbers["epoch"]) == ("problem", 7)
+    # Of a run under way the newest epoch's loss may come later, as the Trainer's does.
+    late = epochs.assign(loss=[1.0] * 9 + [np.nan])
+    assert select(records, "diverged", epochs=late, under_way=True) == []
+    assert len(select(records, "diverged", epochs=late)) == 1
     # Weights that are not finite have no rows; nobody need give a loss.
     (match,) = select(records[records.step < 500], "diverged", epochs=epochs[["epoch", "step"]])
     assert match.numbers == {"epoch": 5, "last_step": 490}

@@ -82,12 +82,12 @@ def test_a_run_that_writes_while_it_is_read_is_read_again(tmp_path, monkeypatch)
     run.train_epoch()
     summarise, calls = module.summarise, []
 
-    def summarise_later(*arguments):
+    def summarise_later(*arguments, **options):
         if not calls:
             calls.append("closed in between")
             run.monitor.close()
             raise ArgumentError("path", "a Parquet file", "x", "it is gone")
-        return summarise(*arguments)
+        return summarise(*arguments, **options)
 
     monkeypatch.setattr(module, "summarise", summarise_later)
     assert [summary.last_step for summary in follow(tmp_path / "run", tmp_path / "page.html", every=0.01)] == [3]

@@ -225,6 +225,7 @@ class Monitor:
         for watch in watches:
             watch.close()
         self._delivery.close()
+        self._report_findings()
 
     def __enter__(self) -> Self:
         return self
@@ -347,7 +348,8 @@ class Monitor:
             return
         recipe = self.about["recipe"]
         known = None if recipe is None else Recipe(**recipe)
-        now = findings(self.records, known, about=self.about, epochs=self.epochs)
+        under_way = bool(self._watches)
+        now = findings(self.records, known, about=self.about, epochs=self.epochs, under_way=under_way)
         for finding in now:
             if finding.key not in self._reported:
                 self._reported.add(finding.key)

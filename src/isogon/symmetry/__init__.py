@@ -11,7 +11,7 @@ from isogon.symmetry._probe import DisagreementWarning, Measurement, measure
 from isogon.symmetry._scale_map import Break, Disagreement, ScaleMap
 from isogon.symmetry._state import State
 from isogon.symmetry._trace import ExportError, unwrap
-from isogon.symmetry.groups import Part, Symmetries, powers_text, symmetries
+from isogon.symmetry.groups import Part, Symmetries, scaling_text, symmetries
 from isogon.symmetry.rules import register_rule, remove_rule
 
 __all__ = [
@@ -30,9 +30,9 @@ __all__ = [
     "Symmetries",
     "check",
     "measure",
-    "powers_text",
     "register_rule",
     "remove_rule",
+    "scaling_text",
     "symmetries",
     "unwrap",
 ]

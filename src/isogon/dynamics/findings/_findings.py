@@ -54,6 +54,7 @@ class _Case:
     target_epoch_angle: float | None
     ghost_batch: int | None
     epochs: pd.DataFrame | None
+    under_way: bool
 
 
 def findings(
@@ -65,6 +66,7 @@ def findings(
     target_epoch_angle: float | None = None,
     ghost_batch: int | None = None,
     epochs: pd.DataFrame | None = None,
+    under_way: bool = False,
 ) -> list[Finding]:
     """What is worth knowing about the run in `records`, trained with `recipe`; that theory is silent, then the gravest.
 
@@ -75,7 +77,8 @@ def findings(
     `target_epoch_angle` (radians) is the epoch angle wanted of the layer `all` at the peak learning rate; without it
     the weight decay is not judged. `ghost_batch` is that of the network's ghost batch norm, if it has one.
     `epochs` is the run's other table (`Monitor.epochs`, `read_epochs`), without which a run that ended in NaN looks
-    like one that was stopped: weights that are not finite have no rows.
+    like one that was stopped: weights that are not finite have no rows. `under_way` is True for a run that continues:
+    the loss of its newest epoch may not be known yet.
     """
     if target_epoch_angle is not None:
         check_number("target_epoch_angle", target_epoch_angle, low=0, low_open=True, cure="give radians per epoch")
@@ -83,7 +86,7 @@ def findings(
         check_whole("ghost_batch", ghost_batch, cure="the papers use 64")
     layers = {str(name): rows.sort_values("step") for name, rows in records.groupby("layer", sort=False)}
     facts = RunFacts.read({**(about or {}), **({} if silence is None else {"silence": silence})})
-    case = _Case(layers, facts, recipe, target_epoch_angle, ghost_batch, epochs)
+    case = _Case(layers, facts, recipe, target_epoch_angle, ghost_batch, epochs, under_way)
     rules = _RULES if recipe is None else (*_RULES, *_RULES_WITH_RECIPE)
     all_findings = [finding for rule in rules for finding in rule(case)]
     order = ("problem", "warning", "note")
@@ -192,6 +195,8 @@ def _diverged(case: _Case) -> Iterator[Finding]:
     losses = case.epochs[[name for name in ("loss", "train_loss") if name in case.epochs]]
     numbers = losses.apply(pd.to_numeric, errors="coerce") if len(losses.columns) else losses
     bad = ~np.isfinite(numbers.to_numpy(dtype=float)).all(axis=1)
+    if case.under_way:
+        bad[case.epochs["epoch"].to_numpy().argmax()] = False
     bad |= ~case.epochs["step"].isin(measured).to_numpy()
     if bad.any():
         first = int(case.epochs["epoch"].to_numpy()[bad].min())
@@ -331,11 +336,12 @@ def _radial_leak(case: _Case) -> Iterator[Finding]:
 
 
 def _frozen(case: _Case) -> Iterator[Finding]:
-    """A layer that does not turn though its learning rate is not 0."""
+    """A layer that does not turn though its learning rate is not 0; in half precision rounding may be the reason."""
     for name, rows in case.layers.items():
         last = tail(rows[rows.step_angle.notna() & (rows.lr > 0)])
         angle, law = root_mean_square(last.step_angle), root_mean_square(last.predicted_step_angle)
-        if name != ALL and len(last) and (angle == 0 or angle < FROZEN * law):
+        rounded = name in case.about.resolutions
+        if name != ALL and not rounded and len(last) and (angle == 0 or angle < FROZEN * law):
             yield Finding(
                 "frozen_layer",
                 "problem",

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from isogon.errors import ArgumentError, first_line
-from isogon.symmetry import ExportError, ScaleMap, Symmetries, check, powers_text, symmetries
+from isogon.symmetry import ExportError, ScaleMap, Symmetries, check, scaling_text, symmetries
 
 #: the layer that joins tensors
 ALL = "all"
@@ -178,11 +178,10 @@ def _name_group(members: Sequence[str], matrices: int, taken: Mapping[str, Any])
 
 
 def _describe_silence(scale_map: ScaleMap, answer: Symmetries | None) -> str:
-    reason = f"no weight of this model is scale-invariant ({scale_map.explain().rstrip('.')})"
     if answer is None:
-        return reason
+        return f"no weight of this model is scale-invariant ({scale_map.explain().rstrip('.')})"
     ties = "".join(f"; {name} {how}" for name, how in _describe_ties(answer).items())
-    return reason.replace("no weight", "no weight and no group of weights", 1) + ties
+    return f"no weight and no group of weights of this model is scale-invariant{ties}"
 
 
 def _describe_ties(answer: Symmetries) -> dict[str, str]:
@@ -192,6 +191,6 @@ def _describe_ties(answer: Symmetries) -> dict[str, str]:
     for tied, others in answer.aliases.items():
         vector = next((vector for vector in answer.basis if tied in vector), None)
         if tied not in grouped:
-            left = "has no scale that is free" if vector is None else f"scales only in {powers_text(vector)}"
+            left = "has no scale that is free" if vector is None else f"scales only in {scaling_text(vector)}"
             ties[plain_name(tied)] = f"is tied to {', '.join(map(plain_name, others))} and {left}"
     return ties

@@ -35,7 +35,7 @@ def follow(
         over = _is_over(state)
         if state != seen and state:
             try:
-                run = summarise(place, layers)
+                run = summarise(place, layers, under_way=not over)
             except ArgumentError:
                 if _read_state(place) == state:
                     raise

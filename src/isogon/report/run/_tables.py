@@ -87,7 +87,7 @@ class RunSummary:
         return list(dict.fromkeys(line.kind for line in self.metrics))
 
 
-def summarise(path: str | os.PathLike[str], layers: Sequence[str] = ()) -> RunSummary:
+def summarise(path: str | os.PathLike[str], layers: Sequence[str] = (), *, under_way: bool = False) -> RunSummary:
     """What a report shows of the run in the folder (or Parquet file) `path`, for some `layers` or for all.
 
     Findings are always about the whole run, because a layer that is left out may be the one in trouble.
@@ -109,7 +109,7 @@ def summarise(path: str | os.PathLike[str], layers: Sequence[str] = ()) -> RunSu
     return RunSummary(
         name=str(about.get("name") or place.resolve().name),
         recipe=recipe,
-        findings=findings(records, recipe, about=about, epochs=epochs),
+        findings=findings(records, recipe, about=about, epochs=epochs, under_way=under_way),
         layers=shown,
         joint=ALL,
         lines=lines(records, shown),

@@ -5,8 +5,8 @@ The same walk and the same rules as for `check`, under an algebra that leaves th
 
 from __future__ import annotations
 
-from isogon.symmetry.groups._powers_text import powers_text
+from isogon.symmetry.groups._powers_text import scaling_text
 from isogon.symmetry.groups._scalings import Part
 from isogon.symmetry.groups._symmetries import Symmetries, symmetries
 
-__all__ = ["Part", "Symmetries", "powers_text", "symmetries"]
+__all__ = ["Part", "Symmetries", "scaling_text", "symmetries"]

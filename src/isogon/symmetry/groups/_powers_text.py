@@ -50,6 +50,15 @@ def find_repeats(basis: Iterable[Mapping[str, Fraction]]) -> list[tuple[str, int
     return rows
 
 
+def scaling_text(vector: Mapping[str, Fraction]) -> str:
+    """One vector as text, runs over the layers made one.
+
+    >>> scaling_text({"embed": Fraction(1), "h.0.o": Fraction(1), "h.1.o": Fraction(1), "norm": Fraction(-1)})
+    'embed · c, h.0…1.o · c, norm / c'
+    """
+    return find_repeats([vector])[0][0]
+
+
 def repeated_groups(groups: Iterable[frozenset[str]]) -> list[tuple[str, int]]:
     """Groups as text, in the same way."""
     ordered = [dict.fromkeys(sorted(group, key=_natural), Fraction(1)) for group in groups]
