@@ -115,6 +115,28 @@ def test_a_matrix_that_theory_is_not_about_is_not_called_without_effect():
     assert "without_effect" not in {f.name for f in findings(monitor.records, recipe, about=monitor.about)}
 
 
+class Shifted(Block):
+    """Keys with a bias, which softmax ignores."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.k = nn.Linear(WIDTH, WIDTH)
+
+
+def test_where_only_weights_without_effect_are_invariant_all_has_no_law():
+    model, ids = make()
+    model.h = nn.Sequential(Shifted(), Shifted())
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.1)
+    asked = check(model, ids[:2, :-1])
+    assert asked.invariant == ("h.0.k.bias", "h.1.k.bias")
+    monitor = train(model, optimizer, ids, 8, inputs=ids[:2, :-1])
+    law = monitor.records.groupby("layer").predicted_step_angle.apply(lambda values: values.iloc[1:].notna().any())
+    assert law[law].index.tolist() == ["group:residual"]
+    recipe = Recipe.from_optimizer(optimizer, batch_size=8, samples=32)
+    found = {(f.name, f.layer) for f in findings(monitor.records, recipe, about=monitor.about)}
+    assert {("without_effect", "h.0.k.bias"), ("without_effect", "h.1.k.bias")} == found
+
+
 def test_groups_can_come_from_symmetries_that_were_asked_before():
     model, ids = make()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.1)

@@ -26,10 +26,10 @@ class Watched:
     """What is watched, one entry per tensor, and the layers made of it.
 
     `layers` marks the tensors with rows of their own and `lawful` those of which theory speaks; `groups` are layers
-    made of several tensors, by their places; `joined` marks those that make up the layer `all`, to which a law applies
-    where `joint` is True. `mapped` is False where no scale map is at hand: then the radial leak decides about the laws
-    and what is joined. `silence` is why nothing is predicted at all, None where something may be; `notes` are remarks
-    on single layers, by their names.
+    made of several tensors, by their places. `joined` marks those that make up the layer `all`, to which a law applies
+    where `joint` is True, or where one applies to a member. `mapped` is False where no scale map is at hand: then the
+    radial leak decides about the laws and what is joined. `silence` is why nothing is predicted at all, None where
+    something may be; `notes` are remarks on single layers, by their names.
     """
 
     names: tuple[str, ...]
@@ -129,7 +129,7 @@ def choose(
         layers=np.array([name in rows for name in names], dtype=bool),
         lawful=np.array([name in lawful for name in names], dtype=bool),
         joined=np.array([name in joined for name in names], dtype=bool),
-        joint=scale_map is None or jointly or bool(alone),
+        joint=jointly,
         mapped=scale_map is not None,
         groups={layer: tuple(names.index(name) for name in members) for layer, members in groups.items()},
         silence=silence,

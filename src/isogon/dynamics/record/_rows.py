@@ -155,12 +155,13 @@ class RowMaker:
         return lawful
 
     def _find_lawful_layers(self, lawful: Bools) -> Bools:
-        """To which layers the law applies at each step; by a map also to groups, and to `all` where it is invariant."""
+        """To which layers the law applies at each step; by a map also to groups, and to `all` where it is invariant.
+
+        Invariant weights make an invariant `all`, of which theory can speak unless all of them are without effect.
+        """
         silent = self.watched.silence is not None
         of_groups = np.full((len(lawful), len(self._groups)), not silent)
-        jointly = np.full((len(lawful), 1), self.watched.joint and not silent)
-        if not self.watched.mapped:
-            jointly &= lawful.any(axis=1, keepdims=True)
+        jointly = (lawful & self.watched.joined).any(axis=1, keepdims=True) | (self.watched.joint and not silent)
         return np.concatenate([lawful[:, self.watched.layers], of_groups, jointly], axis=1)
 
     def _find_members(self, lawful: Bools) -> Bools:
