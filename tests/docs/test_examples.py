@@ -92,6 +92,27 @@ def test_the_table_it_prints_is_the_record(example):
         assert (float(lr), float(norm)) == (pytest.approx(joint.lr[int(epoch)]), round(joint.norm[int(epoch)], 4))
 
 
+@pytest.mark.slow
+def test_a_sharded_run_is_measured_as_a_whole(root, tmp_path):
+    """As the page on clusters calls it, with two processes."""
+    script = str(root / "docs" / "examples" / "watch_fsdp.py")
+    launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    done = subprocess.run(
+        [*launch, script, "run"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(root / "src")},
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    records = read(tmp_path / "run")
+    stream = records.query("layer == 'group:residual'").groupby("epoch").last()
+    assert len(stream) == 6
+    assert stream.predicted_epoch_angle.notna().all()
+    assert f"{stream.norm.iloc[-1]:.4f}" in done.stdout
+
+
 @pytest.mark.parametrize("example", ["watch_a_run"], indirect=True)
 def test_step_angles_agree_with_theory_in_equilibrium(example):
     name, folder, _ = example

@@ -117,6 +117,7 @@ def work(rank, processes, folder):
             assert "fully_shard" in str(error), error
         else:
             raise AssertionError("flat shards were taken")
+        dist.barrier()
         dist.destroy_process_group()
 
 

@@ -171,7 +171,8 @@ def _without_effect(case: _Case) -> Iterator[Finding]:
     """A tensor to which the law would apply, were its gradient more than rounding noise."""
     layers = {name: rows for name, rows in case.layers.items() if name != ALL}
     energies = {name: root_mean_square(rows.unit_grad_sq**0.5) for name, rows in layers.items()}
-    lawful = {name for name, rows in layers.items() if rows.predicted_step_angle.notna().any()}
+    # At the run's end: a bias that starts at 0 has no gradient to judge by at first.
+    lawful = {name for name, rows in layers.items() if tail(rows).predicted_step_angle.notna().any()}
     if not lawful:
         return
     usual = float(np.median([energies[name] for name in lawful]))
