@@ -328,6 +328,31 @@ def test_detached_tensors_are_mentioned(function: Any) -> None:
     assert any("detaches" in sentence for sentence in found.assumptions)
 
 
+#: views of a tensor which no schema calls so
+HIDDEN_VIEWS = {
+    "einsum": lambda y: torch.einsum("ij->ji", y),
+    "meshgrid": lambda y: torch.meshgrid(y[0], y[1], indexing="ij")[0][:, 0],  # the rest repeats it
+    "broadcast_tensors": lambda y: torch.broadcast_tensors(torch.ones(5, 5), y)[1],
+    "atleast_2d": lambda y: torch.atleast_2d(torch.ones(5), y)[1],
+}
+
+
+@pytest.mark.parametrize("name", HIDDEN_VIEWS)
+def test_what_is_written_into_a_view_reaches_the_tensor(name: str, function: Any, confirmed: Confirmed) -> None:
+    def body(m: Any, x: Tensor) -> Tensor:
+        y = x @ m.w
+        HIDDEN_VIEWS[name](y).add_(1)
+        return F.normalize(y, dim=-1)
+
+    assert "w" not in confirmed(function(body, w=(5, 5)), torch.randn(5, 5)).invariant
+
+
+def test_hidden_views_share_memory_as_torch_has_it() -> None:
+    y = torch.randn(5, 5)
+    for name, view in HIDDEN_VIEWS.items():
+        assert view(y).untyped_storage().data_ptr() == y.untyped_storage().data_ptr(), name
+
+
 def test_writing_in_place_through_a_view_is_seen(function: Any, confirmed: Confirmed) -> None:
     def body(m: Any, x: Tensor, value: Callable[[Tensor], Any]) -> Tensor:
         y = x @ m.w

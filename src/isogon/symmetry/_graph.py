@@ -26,8 +26,6 @@ _SOFTMAX = words("softmax _softmax log_softmax _log_softmax scaled_dot_product_a
 _MAY_RETURN_INPUT = words(
     "atleast_1d atleast_2d atleast_3d type_as dropout feature_dropout alpha_dropout feature_alpha_dropout"
 )
-
-
 _WEIGHTED = words(
     "linear conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d convolution addmm matmul"
 )
@@ -48,27 +46,35 @@ def written_argument(node: fx.Node) -> fx.Node | None:
     schema = getattr(node.target, "_schema", None)
     for i, argument in enumerate(schema.arguments if schema is not None else ()):
         if _is_write(argument):
-            target = node.args[i] if i < len(node.args) else node.kwargs.get(argument.name)
-            return target if isinstance(target, fx.Node) else None
+            return _as_node(node.args[i] if i < len(node.args) else node.kwargs.get(argument.name))
     return None
 
 
 def viewed_argument(node: fx.Node) -> fx.Node | None:
     """The argument whose memory the result may share."""
     if node.target is operator.getitem:
-        pack = node.all_input_nodes[0]
+        pack, place = node.args
+        assert isinstance(pack, fx.Node)
+        if short_name(pack) == "meshgrid" and isinstance(pack.args[0], list | tuple) and isinstance(place, int):
+            return _as_node(pack.args[0][place])
         # Results beside each other, such as values and indices, are tensors of their own.
         own = hasattr(pack.target, "_schema") and viewed_argument(pack) is None and written_argument(pack) is None
         return None if own else pack
     schema = getattr(node.target, "_schema", None)
     if schema is None:
         return None
+    if short_name(node) == "einsum":  # of one tensor it may be a transpose or a diagonal
+        operands = node.args[1]
+        return _as_node(operands[0]) if isinstance(operands, list | tuple) and len(operands) == 1 else None
     shares = short_name(node) in _MAY_RETURN_INPUT
     for i, argument in enumerate(schema.arguments[: len(node.args)]):
         if shares or (argument.alias_info is not None and not _is_write(argument)):
-            target = node.args[i]
-            return target if isinstance(target, fx.Node) else None
+            return _as_node(node.args[i])
     return None
+
+
+def _as_node(argument: Any) -> fx.Node | None:
+    return argument if isinstance(argument, fx.Node) else None
 
 
 def is_part_of(node: fx.Node, whole: fx.Node) -> bool:
