@@ -274,3 +274,18 @@ def test_flat_shards_are_refused_when_the_monitor_is_made():
     model.head.weight.ds_id = 7  # what DeepSpeed's ZeRO-3 marks its parameters with
     with pytest.raises(ArgumentError, match=r"DeepSpeed.*fully_shard"):
         Monitor(model, optimizer, **MADE)
+
+
+def test_a_compiled_model_and_a_wrapped_one_have_the_records_of_the_plain_one():
+    """Names are those of the model inside; `eager` compiles without a C compiler, through the same wrapper."""
+    records = []
+    for wrap in (lambda model: model, lambda model: torch.compile(model, backend="eager"), nn.DataParallel):
+        model, ids = make()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.1)
+        records.append(train(wrap(model), optimizer, ids, 4, inputs=ids[:2, :-1]).records)
+    plain, *wrapped = records
+    assert "group:residual" in set(plain.layer)
+    for other in wrapped:
+        assert other.layer.tolist() == plain.layer.tolist()
+        np.testing.assert_allclose(other.step_angle, plain.step_angle, rtol=1e-4)
+        np.testing.assert_array_equal(other.predicted_step_angle, plain.predicted_step_angle)
