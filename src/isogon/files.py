@@ -1,7 +1,7 @@
 """Files that appear whole or not at all, and text files that are read with a limit.
 
-Every file that isogon writes goes through `write_whole`; every JSON or TOML file that it reads goes through `read_json`
-or `read_toml`, which turn whatever is wrong with the file into one sentence.
+Every file that isogon writes goes through `write_whole`; every text, JSON or TOML file that it reads goes through
+`read_text`, `read_json` or `read_toml`, which turn whatever is wrong with the file into one sentence.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def remove_leftovers(folder: Path, *, of_anybody: bool = True) -> None:
 def read_json(file: str | os.PathLike[str], name: str) -> dict[str, Any]:
     """The object in a JSON file; a refusal calls the file `name`."""
     try:
-        content = json.loads(_read_text(file, name))
+        content = json.loads(read_text(file, name))
     except (ValueError, RecursionError) as error:
         raise _content_error(name, "a JSON file", file, error) from None
     if not isinstance(content, dict):
@@ -111,12 +111,13 @@ def read_json(file: str | os.PathLike[str], name: str) -> dict[str, Any]:
 def read_toml(file: str | os.PathLike[str], name: str) -> dict[str, Any]:
     """The tables of a TOML file; a refusal calls the file `name`."""
     try:
-        return tomllib.loads(_read_text(file, name))
+        return tomllib.loads(read_text(file, name))
     except (ValueError, RecursionError) as error:
         raise _content_error(name, "a TOML file", file, error) from None
 
 
-def _read_text(file: str | os.PathLike[str], name: str) -> str:
+def read_text(file: str | os.PathLike[str], name: str) -> str:
+    """A text of at most 16 MiB; a refusal calls the file `name`."""
     try:
         with open(file, "rb") as stream:
             data = stream.read(MOST_BYTES + 1)

@@ -89,9 +89,10 @@ def curves(
         high=_MOST_STEPS,
         cure="predict fewer steps",
     )
+    ends = _epoch_ends(recipe.epochs, steps_per_epoch, total)
+    recipe = recipe.in_convention(None)
     if schedule is None:
         schedule = constant(recipe.lr, recipe.weight_decay)
-    ends = _epoch_ends(recipe.epochs, steps_per_epoch, total)
     try:
         with np.errstate(all="ignore"):  # what leaves the range of floats is refused below
             run = _predict(recipe, schedule, ends, *_scales(recipe, unit_grad_sq, initial_norm))

@@ -48,7 +48,8 @@ def process(*arguments, **options):
 def test_the_worked_example_as_a_process():
     done = process("-m", "isogon", *WORKED.split())
     assert done.returncode == 0, done.stderr
-    assert re.search(r"weight_decay\s+0.0016\s+0.0001\s+← solved: 1.0e-04, best in 5.0e-05 … 2.0e-04", done.stdout)
+    assert re.search(r"weight_decay\s+0.0016\s+0.0001\s+← solved", done.stdout)
+    assert "The best is expected between 7.1e-05 and 0.0004: Yun et al.'s printed tables" in done.stdout
     for shown in ("tuning factor", "0.25", "0.003244 rad = 0.1859°", "0.6772 rad = 38.8°", "3.996 epochs"):
         assert shown in done.stdout
 
@@ -58,7 +59,9 @@ def test_json_has_the_python_names():
     answer = json.loads(out)
     assert code == 0
     assert answer["recipe"]["weight_decay"] == pytest.approx(1e-4)
-    assert answer["interval"] == pytest.approx([5e-5, 2e-4])
+    assert answer["interval"] == pytest.approx([1e-4 / 2**0.5, 4e-4])
+    assert answer["regime"] == "several epochs"
+    assert answer["summary"].startswith("Set weight decay to 0.0001 (÷16) and keep the learning rate at 0.1")
     assert answer["tuning_factor"] == pytest.approx(0.25)
     assert answer["solved"] == "weight_decay"
     recipe = Recipe(**answer["recipe"])
@@ -76,6 +79,67 @@ def test_to_repeats_and_warnings_are_shown():
     assert code == 0
     assert "Plain SGD with batch size 4096" in out
     assert "from 100 to 50" in out
+
+
+ONCE = "transfer --optimizer AdamW --lr 3e-3 --wd 0.1 --batch 256 --samples 1e6 --epochs 1"
+
+
+def test_batch_times_four_is_answered_with_a_sentence_an_interval_and_the_evidence():
+    code, out, _ = isogon(ONCE + " --to batch=x4")
+    assert code == 0
+    assert out.startswith("Set weight decay to 0.4 (×4) and keep the learning rate at 0.003.\nRegime: one epoch")
+    assert "The best is expected between 0.2 and 0.8: Power Lines" in out
+    code, out, _ = isogon(ONCE + " --to samples=x10 --json")
+    answer = json.loads(out)
+    assert answer["regime"] == "one epoch"
+    assert answer["interval"] == pytest.approx([0.01, 0.1])
+    assert answer["recipe"]["weight_decay"] == pytest.approx(0.1 / 10**0.5)
+    assert "0.53 by Power Lines" in answer["evidence"][0]
+
+
+def test_a_batch_along_the_stochastic_equation():
+    code, out, _ = isogon(ONCE + " --beta1 0.9 --beta2 0.95 --to batch=x4 --rule sde")
+    assert code == 0
+    assert out.startswith("Set the learning rate to 0.006 (×2), weight decay to 0.2 (×2), beta1 to 0.6, beta2 to 0.8.")
+
+
+def test_conventions_are_translated():
+    code, out, _ = isogon(ONCE + " --to convention=independent --json")
+    answer = json.loads(out)
+    assert code == 0
+    assert answer["recipe"]["weight_decay"] == pytest.approx(3e-4)
+    assert answer["recipe"]["convention"] == "independent"
+    code, out, _ = isogon(ONCE + " --convention cautious --to batch=x4 --json")
+    assert json.loads(out)["intrinsic_lr"] == pytest.approx(3e-3 * 0.4 / 2)
+
+
+def test_other_programs_settings_are_read(tmp_path):
+    file = tmp_path / "args.json"
+    file.write_text(
+        json.dumps(
+            {"per_device_train_batch_size": 8, "gradient_accumulation_steps": 4, "learning_rate": 3e-4,
+             "weight_decay": 0.1, "optim": "adamw_torch_fused", "num_train_epochs": 3.0, "max_steps": -1}
+        )
+    )  # fmt: skip
+    code, out, _ = isogon(f"transfer --recipe {file} --devices 2 --samples 100000 --to batch=x4 --json")
+    assert code == 0
+    assert json.loads(out)["recipe"]["batch_size"] == 256
+    code, _, err = isogon(f"transfer --recipe {file} --to batch=x4")
+    assert code == 2
+    assert "args.json lacks devices, samples" in err
+    assert "--devices" in err
+
+
+def test_predict_says_whether_a_recipe_is_normal():
+    code, out, _ = isogon("predict --optimizer adamw --lr 1e-3 --wd 0.05 --batch 1024 --samples 1281167 --epochs 300")
+    assert code == 0
+    assert "Is this normal? epochs · F is above that of" in out
+    assert "DeiT-S/16" in out
+    code, out, _ = isogon("predict --published --json")
+    assert code == 0
+    turning = [entry["turning"] for entry in json.loads(out)]
+    assert turning == sorted(turning)
+    assert isogon("predict --published")[1].count("https") == 0
 
 
 @pytest.mark.parametrize("command", ["transfer --to samples=1280000", "predict"])
@@ -131,6 +195,13 @@ def test_predict_draws(tmp_path, ending):
         (WORKED + " --to batch=x", "--to batch_size must be a number, got 'x'"),
         (WORKED + " --optimizer adam", "no universal angle"),
         (WORKED + " --solve depth", "solve must be one of"),
+        (WORKED + " --to params=4", "params must be a factor such as x4"),
+        (WORKED + " --to batch=xx", "batch_size must be a number, or a factor such as x4"),
+        (WORKED + " --devices 2", "--devices must go with --recipe"),
+        (WORKED + " --convention cautious", "convention must be coupled for sgd"),
+        (WORKED + " --convention l2", "--convention must be one of coupled"),
+        (WORKED + " --regime twice", "regime must be one of several epochs"),
+        (WORKED + " --tokens-per-sample many", "--tokens-per-sample must be a number"),
         (WORKED + " --wd 0", "without weight decay there is no tuning factor to keep"),
         (WORKED + " --recipe /nowhere.toml", "recipe must be a file we can read, got '/nowhere.toml'"),
         (PREDICT + " --schedule step:20,10", "--schedule must be step:EPOCHS/DIVISOR with rising epochs"),
@@ -194,10 +265,12 @@ def test_help_teaches_by_an_example_that_works(command, tmp_path, monkeypatch):
     monkeypatch.setenv("TERMINAL_WIDTH", "300")
     code, out, _ = isogon(f"{command} --help")
     assert code == 0
-    (line,) = (line.strip() for line in out.splitlines() if line.strip().startswith(f"isogon {command} -"))
-    code, out, err = isogon(line.removeprefix("isogon "))
-    assert (code, err) == (0, "")
-    assert out
+    lines = [line.strip() for line in out.splitlines() if line.strip().startswith(f"isogon {command} -")]
+    assert lines
+    for line in lines:
+        code, out, err = isogon(line.removeprefix("isogon "))
+        assert (code, err) == (0, "")
+        assert out
 
 
 def test_bare_isogon_shows_the_commands_and_version_the_version():

@@ -139,6 +139,17 @@ def damaged_bytes(content: bytes, chance: random.Random) -> bytes:
     return bytes(data)
 
 
+#: what other programs save of a training, by the name of the file
+SETTINGS = {
+    name: text.replace("; ", "\n").encode()
+    for name, text in {
+        "recipe.toml": 'optimizer = "sgd"; lr = 0.1; weight_decay = 5e-4; batch_size = 128; samples = 50000',
+        "arguments.json": '{"per_device_train_batch_size": 8, "learning_rate": 3e-4, "max_steps": 9}',
+        "args.yaml": "opt: sgd; lr: null; lr_base: 0.1; batch_size: 128; epochs: 300; weight_decay: 2e-5",
+        "config.py": "batch_size = 12; gradient_accumulation_steps = 5 * 8; learning_rate = 6e-4; max_iters = 600",
+        "run.sh": "train --matrix-lr 0.02 --weight-decay=0.2 --total-batch-size=524288 --num-iterations 2205",
+    }.items()
+}
 RECIPE = {"--lr": "0.1", "--wd": "5e-4", "--batch": "128", "--samples": "50000", "--epochs": "90"}
 
 
@@ -150,7 +161,18 @@ def recipe_arguments(chance: random.Random, folder: Path) -> list[str]:
         "--optimizer": chance.choice(("sgd", "adamw", "lion", "muon", "nesterov")),
     }
     more = {
-        "transfer": {"--to": "batch=512", "--solve": "wd", "--within": "2", "--beta2": "0.99"},
+        "transfer": {
+            "--to": chance.choice(
+                ("batch=512", "batch=x4", "samples=x0.1", "params=x3", "beta2=half-life", "width=x2")
+            ),
+            "--solve": "wd",
+            "--within": "2",
+            "--beta2": "0.99",
+            "--rule": chance.choice(("factor", "sde")),
+            "--regime": chance.choice(("several epochs", "one epoch", "short run")),
+            "--convention": chance.choice(("coupled", "decoupled", "independent", "cautious")),
+            "--tokens-per-sample": "2048",
+        },
         "predict": {"--schedule": "step:30,60/10", "--init-norm": "2", "--unit-grad-sq": "3"},
     }[command]
     options |= {name: value for name, value in more.items() if chance.random() < 0.6}
@@ -167,10 +189,12 @@ def recipe_arguments(chance: random.Random, folder: Path) -> list[str]:
             del options[name]
             options = options or dict(RECIPE)
     if chance.random() < 0.2:
-        file = folder / "recipe.toml"
-        good = b'optimizer = "sgd"\nlr = 0.1\nweight_decay = 0.0005\nbatch_size = 128\nsamples = 50000\nepochs = 90\n'
-        file.write_bytes(damaged_bytes(good, chance))
+        name = chance.choice(list(SETTINGS))
+        file = folder / name
+        file.write_bytes(damaged_bytes(SETTINGS[name], chance))
         options = {"--recipe": str(file)}
+        if name != "recipe.toml":
+            options |= {"--devices": chance.choice(("1", "8", odd(chance))), "--samples": "50000"}
         if command == "transfer":
             options["--to"] = "batch=512"
     arguments = [command, *(word for pair in options.items() for word in pair)]

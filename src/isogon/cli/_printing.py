@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,17 +12,22 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from isogon.recipe import Recipe, Transfer
+from isogon.recipe import PublishedRecipe, Recipe, Transfer, place, published_recipes
 
 if TYPE_CHECKING:
     from isogon.predict import Curves
 
-_ROWS = ("optimizer", "lr", "weight_decay", "momentum", "beta2", "batch_size", "samples", "epochs")
+_ROWS = ("optimizer", "lr", "weight_decay", "momentum", "beta2", "batch_size", "samples", "epochs", "convention")
 
 
-def show_transfer(source: Recipe, moved: Transfer, solved: str) -> None:
-    """The two recipes side by side, the interval, the motion they share, the warnings."""
+def show_transfer(source: Recipe, moved: Transfer) -> None:
+    """What to change in a sentence; the two recipes side by side, the interval, the motion; the warnings."""
     console = Console(highlight=False, soft_wrap=True)
+    console.print(f"[bold]{moved.summary}[/bold]")
+    console.print(f"Regime: {moved.regime_text}.")
+    if moved.interval is not None:
+        console.print(moved.interval_text)
+    console.print()
     old, new = source.to_dict(), moved.recipe.to_dict()
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("")
@@ -31,20 +37,48 @@ def show_transfer(source: Recipe, moved: Transfer, solved: str) -> None:
     for name in _ROWS:
         if name not in old and name not in new:
             continue
-        note = ""
-        if name == solved:
-            note = "← solved"
-            if moved.interval is not None:
-                low, high = moved.interval
-                note += f": {new[name]:.1e}, best in {low:.1e} … {high:.1e}"
-        elif old.get(name) != new.get(name):
-            note = "← changed"
-        style = "bold green" if name == solved else None
+        note = "← solved" if name in moved.solved else "← changed" if old.get(name) != new.get(name) else ""
+        style = "bold green" if name in moved.solved else None
         table.add_row(name, _number(old.get(name)), _number(new.get(name)), note, style=style)
     console.print(table)
     console.print()
     _show_motion(console, moved.recipe)
     _show_warnings(console, moved.warnings)
+
+
+def show_published(*, as_json: bool) -> None:
+    """Published recipes, least epochs · F first."""
+    if as_json:
+        print_json([{"name": each.name, **_turning_facts(each), "source": each.source} for each in published_recipes()])
+        return
+    console = Console(highlight=False, soft_wrap=True)
+    _show_recipes(console, published_recipes())
+    console.print("\nF is the tuning factor of an epoch; over epochs · F ≪ 1 weight decay does next to nothing.")
+
+
+def _turning_facts(entry: PublishedRecipe) -> dict[str, Any]:
+    recipe = entry.recipe
+    return {
+        "optimizer": recipe.optimizer,
+        "lr": recipe.lr,
+        "weight_decay": recipe.weight_decay,
+        "tuning_factor": recipe.tuning_factor,
+        "epochs": recipe.epochs,
+        "turning": entry.turning,
+        "step_angle_degrees": math.degrees(float(recipe.motion.angle(1))),
+    }
+
+
+def _show_recipes(console: Console, entries: Sequence[PublishedRecipe]) -> None:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("recipe", overflow="fold")
+    for heading in ("optimizer", "F", "epochs", "epochs·F", "step angle"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for entry in entries:
+        facts = _turning_facts(entry)
+        shown = [f"{facts[name]:.3g}" for name in ("tuning_factor", "epochs", "turning")]
+        table.add_row(entry.name, facts["optimizer"], *shown, f"{facts['step_angle_degrees']:.3g}°")
+    console.print(table)
 
 
 def show_prediction(recipe: Recipe, run: Curves) -> None:
@@ -68,6 +102,9 @@ def show_prediction(recipe: Recipe, run: Curves) -> None:
             "–" if math.isnan(run.settled[row]) else f"{run.settled[row]:.0%}",
         )
     console.print(table)
+    placement = place(recipe)
+    console.print(f"\nIs this normal? {placement} The nearest:\n")
+    _show_recipes(console, placement.nearest)
     _show_warnings(console, recipe.warnings)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from isogon.lab import Config
 from isogon.recipe import Recipe
@@ -66,7 +67,7 @@ def search_grid(size: Size) -> list[Config]:
 
 def on_the_full_set(recipe: Recipe, size: Size) -> Recipe:
     """`recipe` with the same tuning factor on all images, in larger batches, as one would there."""
-    return recipe.transfer(samples=size.full, batch_size=4 * recipe.batch_size, solve="weight_decay").recipe
+    return recipe.transfer(samples=size.full, batch_size=4 * recipe.batch_size).recipe
 
 
 def full_runs(best: Recipe, size: Size) -> list[Config]:
@@ -79,12 +80,12 @@ def full_runs(best: Recipe, size: Size) -> list[Config]:
 
 def relatives(best: Recipe, size: Size) -> list[Config]:
     """Runs that share with `best` its tuning factor and little else."""
-    changes = (
+    changes: tuple[dict[str, Any], ...] = (
         {"batch_size": 16, "lr": best.lr / 4},
         {"samples": size.between, "batch_size": 64, "lr": best.lr / 2},
         {"samples": size.between, "momentum": 0.8},
     )
-    return [config_of(best.transfer(solve="weight_decay", **change).recipe, 0) for change in changes]
+    return [config_of(best.transfer(**change).recipe, 0) for change in changes]
 
 
 def config_of(recipe: Recipe, seed: int) -> Config:

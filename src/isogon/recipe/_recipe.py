@@ -3,38 +3,35 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Self
 
-from isogon.errors import ArgumentError, UnsolvableError, check_choice, check_number, check_whole
+from isogon.errors import ArgumentError, check_choice, check_number, check_whole
 from isogon.files import read_toml, write_whole
-from isogon.recipe._torch_groups import kind_of_optimizer, read_group, starting_group
-from isogon.theory import Motion, check_beta2, check_optimizer, law, rule_of, steps_to_equilibrium, tuning_rate
-
-#: what `transfer` can solve for
-SOLVABLE = ("weight_decay", "lr", "batch_size", "momentum")
-#: what `transfer` can change
-CHANGEABLE = ("batch_size", "samples", "lr", "weight_decay", "momentum", "epochs")
-
-# Plain SGD misses the rule at batch 2048 and keeps it at 1024 (Yun et al., table 4).
-_PLAIN_SGD_BATCH = 1024
-# The warning about equilibrium assumes a first norm off by this factor, and an angle within 5 % of the law.
-_FIRST_NORM_OFF = 3.0
+from isogon.recipe._conventions import check_convention, intrinsic_lr, weight_decay_of
+from isogon.recipe._names import field_name
+from isogon.recipe._reading import NEEDED, read_settings
+from isogon.recipe._torch_groups import describe_excluded, kind_of_optimizer, read_group, starting_group
+from isogon.recipe._transfer import Transfer, transfer
+from isogon.recipe._warnings import warnings_of
+from isogon.theory import Motion, check_beta2, check_optimizer, law, tuning_rate
 
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
     """The hyper-parameters that decide how fast scale-invariant weights turn.
 
-    `momentum` is μ, or β₁ for `adamw` and `lion`; `beta2` is for those two; `lr` is the peak of the schedule.
+    `optimizer` is sgd, nesterov, adamw, lion or muon, in any case; `momentum` is μ, or β₁ for `adamw` and `lion`;
+    `beta2` is for those two; `lr` is the peak of the schedule. Samples may be images, sequences or tokens, as long as
+    batches are counted in the same. `convention` says what weight decay means where it is not what torch does:
+    `independent` (not multiplied by lr) or `cautious`.
 
     >>> recipe = Recipe(lr=0.1, weight_decay=0.0016, batch_size=512, samples=80_000, epochs=200)
     >>> round(recipe.tuning_factor, 6)
     0.25
-    >>> recipe.transfer(samples=1_280_000, solve="weight_decay").recipe.weight_decay
+    >>> recipe.transfer(samples=1_280_000).recipe.weight_decay
     0.0001
     """
 
@@ -46,11 +43,17 @@ class Recipe:
     batch_size: int
     samples: int
     epochs: float | None = None
+    convention: str | None = None
+    #: what was noticed where the recipe was read from; no part of its value
+    notes: tuple[str, ...] = field(default=(), compare=False, repr=False)
 
     def __post_init__(self) -> None:
+        if isinstance(self.optimizer, str):
+            object.__setattr__(self, "optimizer", self.optimizer.lower())
         check_optimizer(self.optimizer)
         check_beta2(self.optimizer, self.beta2)
         checked: dict[str, Any] = {
+            "convention": check_convention(self.optimizer, self.convention),
             "lr": check_number("lr", self.lr, low=0, low_open=True, cure="give the peak learning rate"),
             "weight_decay": check_number("weight_decay", self.weight_decay, low=0, cure="give 0 for no weight decay"),
             "momentum": check_number(
@@ -79,13 +82,29 @@ class Recipe:
 
     @property
     def intrinsic_lr(self) -> float:
-        """x = ηλ (Li, Lyu and Arora)."""
-        return self.lr * self.weight_decay
+        """x = ηλ (Li, Lyu and Arora), or what takes its place in another convention."""
+        return intrinsic_lr(self.convention, self.lr, self.weight_decay)
+
+    @property
+    def effective_weight_decay(self) -> float:
+        """The λ that does the same in torch's own convention, x/η."""
+        return self.weight_decay if self.convention is None else self.intrinsic_lr / self.lr
+
+    def in_convention(self, convention: str | None) -> Self:
+        """The same recipe with its weight decay written in another convention; None is torch's own.
+
+        >>> recipe = Recipe(optimizer="adamw", lr=0.5, weight_decay=0.25, batch_size=8, samples=80)
+        >>> recipe.in_convention("independent").weight_decay
+        0.125
+        """
+        name = check_convention(self.optimizer, convention)
+        decay = weight_decay_of(name, self.lr, self.intrinsic_lr)
+        return dataclasses.replace(self, convention=name, weight_decay=decay)
 
     @property
     def tuning_factor(self) -> float:
         """F = Nηλ/(B(1−μ)) (Yun et al., equation 27); Nηλ/B where weight decay is decoupled."""
-        return self.steps_per_epoch * tuning_rate(self.optimizer, self.lr, self.weight_decay, self.momentum)
+        return self.steps_per_epoch * tuning_rate(self.optimizer, self.lr, self.effective_weight_decay, self.momentum)
 
     @cached_property
     def motion(self) -> Motion:
@@ -93,7 +112,7 @@ class Recipe:
         return law(
             self.optimizer,
             lr=self.lr,
-            weight_decay=self.weight_decay,
+            weight_decay=self.effective_weight_decay,
             momentum=self.momentum,
             beta2=self.beta2,
         )
@@ -101,41 +120,46 @@ class Recipe:
     @property
     def warnings(self) -> tuple[str, ...]:
         """Where the theory behind this recipe is known to be weak, each with its number."""
-        return tuple(_warnings(self))
+        return tuple(warnings_of(self))
 
-    def transfer(self, *, solve: str, within: float = 2.0, **changes: float) -> Transfer:
-        """The recipe after `changes`, with `solve` set so that the tuning factor stays.
+    def transfer(
+        self,
+        *,
+        solve: str = "weight_decay",
+        rule: str = "factor",
+        within: float | None = None,
+        regime: str | None = None,
+        tokens_per_sample: float | None = None,
+        **changes: float | str,
+    ) -> Transfer:
+        """The recipe after `changes`, with `solve` set by the rule of its regime; `print` it for what to change.
 
-        `solve` is `weight_decay`, `lr`, `batch_size` or `momentum`; `changes` are any others of `batch_size`,
-        `samples`, `lr`, `weight_decay`, `momentum`, `epochs`. `within` is the factor either way in which the optimum
-        is expected: 2 by the papers' own tables, where the best cell lies within 2 of the rule in 148 of 152 columns.
+        `changes` are any of `batch_size`, `samples`, `lr`, `weight_decay`, `momentum`, `epochs`, `beta2`, `convention`,
+        by these names or short ones (`batch`, `wd`, `beta1`), as numbers or factors such as "x4"; `params="x10"` and
+        `width="x2"` say how the model grows, `beta2="half-life"` keeps the samples it remembers. `solve` is
+        `weight_decay`, `lr`, `batch_size` or `momentum`.
+
+        `regime` is "several epochs" (the tuning factor stays), "one epoch" (it grows with the samples per parameter) or
+        "short run" (weight decay hardly acts); None decides by `epochs`. `rule="sde"` follows a changed batch size
+        along the same stochastic differential equation instead. `within` replaces the interval's measured width by a
+        factor either way. `tokens_per_sample` tells how far a batch is from the critical one of a language model.
+
+        >>> recipe = Recipe(lr=0.1, weight_decay=5e-4, batch_size=128, samples=50_000, epochs=200)
+        >>> print(recipe.transfer(batch="x4"))
+        Set weight decay to 0.002 (×4) and keep the learning rate at 0.1.
+        Regime: several epochs: the tuning factor F stays (Yun et al.).
+        The best is expected between 0.001 and 0.004: Yun et al.'s printed tables 3, 10 and 11
+        (benchmarks/results/rules.md).
         """
-        check_choice("solve", solve, SOLVABLE)
-        check_number("within", within, low=1, cure="2 means half to double the solved value")
-        for name in changes:
-            check_choice("changes", name, CHANGEABLE, cure="name what the new run has different")
-        if solve in changes:
-            raise ArgumentError(
-                "changes",
-                f"without {solve}, which is solved for",
-                changes[solve],
-                "drop it or solve for another",
-            )
-        if self.tuning_factor == 0:
-            raise UnsolvableError(
-                f"lr · weight_decay must be above 0 to transfer, got {self.lr:g} · {self.weight_decay:g}: "
-                "without weight decay there is no tuning factor to keep."
-            )
-        changed = dataclasses.replace(self, **changes)  # type: ignore[arg-type]
-        value, notes = _solve(changed, solve, self.tuning_factor)
-        recipe = dataclasses.replace(changed, **{solve: value})  # type: ignore[arg-type]
-        interval = (value / within, value * within) if solve in ("weight_decay", "lr") else None
-        if self.epochs is not None and recipe.epochs is not None and recipe.epochs != self.epochs:
-            notes.append(
-                f"The epoch budget changes from {self.epochs:g} to {recipe.epochs:g}: the best tuning factor depends "
-                "on it, so keep the epochs where you can."
-            )
-        return Transfer(recipe=recipe, interval=interval, warnings=(*notes, *recipe.warnings))
+        return transfer(
+            self,
+            solve=solve,
+            rule=rule,
+            within=within,
+            regime=regime,
+            tokens_per_sample=tokens_per_sample,
+            changes=changes,
+        )
 
     @classmethod
     def from_optimizer(
@@ -146,12 +170,14 @@ class Recipe:
         samples: int,
         epochs: float | None = None,
         group: int | None = None,
+        convention: str | None = None,
     ) -> Self:
         """The recipe of a `torch.optim` optimizer (SGD, AdamW, Muon), or of one named Lion.
 
-        Groups without weight decay, such as biases, are left out; where the others differ, `group` names the one that
-        is meant. A learning rate that a scheduler drives is taken at its base, `initial_lr`; under OneCycleLR at its
-        peak, with the momentum that goes with it.
+        Groups without weight decay, such as biases, are left out, which `notes` and a transfer's warnings say; where
+        the others differ, `group` names the one that is meant. A learning rate that a scheduler drives is taken at its
+        base, `initial_lr`; under OneCycleLR at its peak, with the momentum that goes with it. `convention` says what
+        weight decay means where the optimizer's own flags (`cautious_wd`, `fixed_decay`) do not.
         """
         kind = kind_of_optimizer(optimizer)
         settings = read_group(kind, starting_group(optimizer.param_groups, group))
@@ -168,11 +194,31 @@ class Recipe:
             batch_size=batch_size,
             samples=samples,
             epochs=epochs,
+            convention=convention or settings.convention,
+            notes=tuple(describe_excluded(optimizer.param_groups) if group is None else ()),
         )
 
+    @classmethod
+    def read(cls, path: str | os.PathLike[str], *, devices: int | None = None, **known: Any) -> Self:
+        """A recipe from settings that somebody else's program saved, where their names are unambiguous.
+
+        Hugging Face's `TrainingArguments` as JSON, timm's `args.yaml`, Lightning's `hparams.yaml`, a nanoGPT
+        configuration (`.py`, whose lines are read and never run), a text of flags (`--name value`), or isogon's own
+        TOML. `known` are fields of the recipe that the file lacks or has wrong; what is still missing is named.
+        `devices` is how many processes share a step, where the file counts the batch of one.
+        """
+        known = {field_name(name): value for name, value in known.items()}
+        for name in known:
+            check_choice("known", name, _FIELDS, cure="name a field of the recipe")
+        if os.fspath(path).endswith(".toml"):
+            return cls(**cls._own_fields(path, known))
+        fields, notes = read_settings(path, devices, known)
+        return cls(**fields, notes=tuple(notes))
+
     def to_dict(self) -> dict[str, Any]:
-        """The fields by name, without those that are None."""
-        return {key: value for key, value in dataclasses.asdict(self).items() if value is not None}
+        """The fields by name, without those that are None and without notes."""
+        values = {name: getattr(self, name) for name in _FIELDS}
+        return {name: value for name, value in values.items() if value is not None}
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the recipe as TOML; the file appears whole or not at all."""
@@ -185,114 +231,19 @@ class Recipe:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
         """Read a recipe from TOML."""
+        return cls(**cls._own_fields(path, {}))
+
+    @staticmethod
+    def _own_fields(path: str | os.PathLike[str], known: dict[str, Any]) -> dict[str, Any]:
+        """The fields in isogon's own TOML, with `known` over them."""
         fields = read_toml(path, "recipe")
-        known = [field.name for field in dataclasses.fields(cls)]
         for key in fields:
-            check_choice(f"key in {path}", key, known, cure="remove or rename the key")
-        missing = [key for key in ("lr", "weight_decay", "batch_size", "samples") if key not in fields]
+            check_choice(f"key in {path}", key, _FIELDS, cure="remove or rename the key")
+        fields |= known
+        missing = [key for key in NEEDED if key not in fields]
         if missing:
             raise ArgumentError("recipe", "complete", str(path), f"add {', '.join(missing)}")
-        return cls(**fields)
+        return fields
 
 
-@dataclass(frozen=True)
-class Transfer:
-    """A transferred recipe.
-
-    `interval` is (low, high) for a solved weight decay or learning rate, None for the others; `warnings` are sentences.
-    """
-
-    recipe: Recipe
-    interval: tuple[float, float] | None
-    warnings: tuple[str, ...]
-
-
-def _solve(recipe: Recipe, solve: str, factor: float) -> tuple[float, list[str]]:
-    """The value of `solve` with which `recipe` has the tuning factor `factor`, and notes about it."""
-    if solve in ("weight_decay", "lr"):
-        other = recipe.lr if solve == "weight_decay" else recipe.weight_decay
-        unit = recipe.steps_per_epoch * tuning_rate(recipe.optimizer, other, 1.0, recipe.momentum)
-        if unit == 0:
-            raise _solve_error(solve, "weight_decay is 0 in the new recipe", "give it a weight decay")
-        value = factor / unit
-        if not (math.isfinite(value) and value > 0):
-            raise _solve_error(solve, f"it would have to be {value:g}", "make a smaller change")
-        return value, []
-    if solve == "batch_size":
-        exact = recipe.tuning_factor * recipe.batch_size / factor
-        if not exact <= 1e15:
-            raise _solve_error(solve, f"it would have to be {exact:g}", "make a smaller change")
-        rounded = max(1, round(exact))
-        if math.isclose(rounded, exact, rel_tol=1e-9):
-            return rounded, []
-        share = exact / rounded
-        return rounded, [
-            f"The batch size is rounded from {exact:.6g} to {rounded}: the tuning factor is {share:.4g} of what it was."
-        ]
-    if not rule_of(recipe.optimizer).coupled:
-        raise _solve_error(solve, f"{recipe.optimizer}'s tuning factor has no momentum in it", "solve for another")
-    value = 1 - recipe.steps_per_epoch * recipe.intrinsic_lr / factor
-    if not 0 <= value < 1:
-        raise _solve_error(
-            solve,
-            f"it would have to be {value:.4g}, outside 0 ≤ momentum < 1",
-            "solve for another or change less",
-        )
-    return value, []
-
-
-def _solve_error(solve: str, reason: str, cure: str) -> UnsolvableError:
-    return UnsolvableError(f"{solve} cannot be solved for, since {reason}: {cure}.")
-
-
-def _warnings(recipe: Recipe) -> list[str]:
-    motion, steps = recipe.motion, recipe.steps_per_epoch
-    sentences = []
-    if recipe.weight_decay > 0 and recipe.epochs is not None:
-        wait = (
-            steps_to_equilibrium(
-                _FIRST_NORM_OFF,
-                optimizer=recipe.optimizer,
-                lr=recipe.lr,
-                weight_decay=recipe.weight_decay,
-                momentum=recipe.momentum,
-            )
-            / steps
-        )
-        if recipe.epochs < wait:
-            sentences.append(
-                f"epochs · tuning factor is only {recipe.epochs * recipe.tuning_factor:.3g}: from a norm off by "
-                f"{_FIRST_NORM_OFF:g} equilibrium takes about {wait:.3g} epochs and the run has {recipe.epochs:g}, so "
-                "the angles of equilibrium are not reached."
-            )
-    if rule_of(recipe.optimizer).coupled and recipe.momentum == 0 and recipe.batch_size > _PLAIN_SGD_BATCH:
-        sentences.append(
-            f"Plain SGD with batch size {recipe.batch_size}: above {_PLAIN_SGD_BATCH} the rule is known to miss "
-            "without momentum (Yun et al., table 4)."
-        )
-    memory = rule_of(recipe.optimizer).memory(recipe.momentum, recipe.beta2)
-    if steps < 1 / (1 - memory):
-        sentences.append(
-            f"An epoch has {steps:.3g} steps, fewer than the {1 / (1 - memory):.3g} that momentum {memory:g} "
-            "remembers: the epoch angle is below what the tuning factor predicts."
-        )
-    if recipe.intrinsic_lr > motion.bound:
-        sentences.append(
-            f"lr · weight_decay = {recipe.intrinsic_lr:.3g} exceeds the bound {motion.bound:.3g} of momentum "
-            f"{recipe.momentum:g}: the motion is underdamped; at this learning rate the largest weight decay that is "
-            f"not is {motion.max_weight_decay:.3g}."
-        )
-    elif recipe.intrinsic_lr > motion.bound / 2:
-        sentences.append(
-            f"lr · weight_decay = {recipe.intrinsic_lr:.3g} is near the bound {motion.bound:.3g} of momentum "
-            f"{recipe.momentum:g} (weight decay {motion.max_weight_decay:.3g} at this learning rate): the tuning "
-            "factor no longer decides everything."
-        )
-    if recipe.batch_size > recipe.samples:
-        sentences.append(f"The batch size {recipe.batch_size} is larger than the data, {recipe.samples} samples.")
-    if motion.approximate:
-        sentences.append(
-            f"The law for {recipe.optimizer} is approximate: at momentum {recipe.momentum:g} and lag 100 it holds to "
-            "2 %, and step angles depend on the weights' shape by up to 20 %."
-        )
-    return sentences
+_FIELDS = tuple(entry.name for entry in dataclasses.fields(Recipe) if entry.name != "notes")

@@ -14,7 +14,8 @@ from isogon.theory import RULES, check_optimizer
 class GroupSettings:
     """One parameter group's settings; `optimizer` is a name of `theory.RULES`, or None where no law is known.
 
-    `lr` is as the group has it: a number, or a tensor on some device.
+    `lr` is as the group has it: a number, or a tensor on some device. `convention` is None where weight decay means
+    what it does in torch.
     """
 
     optimizer: str | None
@@ -24,6 +25,16 @@ class GroupSettings:
     beta2: float | None
     dampening: float
     maximize: bool
+    convention: str | None = None
+
+
+#: flags with which optimizers outside torch say what their weight decay means
+_CONVENTION_FLAGS = {
+    "cautious_weight_decay": "cautious",
+    "cautious_wd": "cautious",
+    "cautious_decay": "cautious",
+    "fixed_decay": "independent",
+}
 
 
 def kind_of_optimizer(optimizer: Any) -> str:
@@ -60,6 +71,7 @@ def read_group(kind: str | None, group: Mapping[str, Any]) -> GroupSettings:
         beta2=float(betas[1]) if has_beta2 else None,
         dampening=float(group.get("dampening", 0.0)),
         maximize=bool(group.get("maximize", False)),
+        convention=next((name for flag, name in _CONVENTION_FLAGS.items() if group.get(flag)), None),
     )
 
 
@@ -78,6 +90,20 @@ def _starting_rates(settings: dict[str, Any]) -> dict[str, Any]:
         start |= {"momentum": settings["base_momentum"]}
         start |= {"betas": (settings["base_momentum"], *settings["betas"][1:])} if "betas" in settings else {}
     return start
+
+
+def describe_excluded(groups: list[dict[str, Any]]) -> list[str]:
+    """A sentence where some groups have weight decay and some have none."""
+    counts = {True: 0, False: 0}
+    for group in groups:
+        has_decay = float(group.get("initial_weight_decay", group.get("weight_decay", 0.0))) > 0
+        counts[has_decay] += sum(p.numel() for p in group.get("params", ()) if hasattr(p, "numel"))
+    if not all(counts.values()):
+        return []
+    return [
+        f"{counts[False]:,} of {sum(counts.values()):,} weights are in groups without weight decay: the recipe is "
+        "about the others, and these have no equilibrium."
+    ]
 
 
 def starting_group(groups: list[dict[str, Any]], group: int | None) -> dict[str, Any]:

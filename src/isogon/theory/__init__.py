@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from isogon.theory import diffusion, equilibrium, maps, motion, optimizers
+from isogon.theory import diffusion, equilibrium, horizon, maps, motion, optimizers
 from isogon.theory.diffusion import inverse_square_rate
 from isogon.theory.equilibrium import (
     approach_rate,
@@ -39,6 +39,7 @@ __all__ = [
     "diffusion",
     "equilibrium",
     "equilibrium_norm",
+    "horizon",
     "inverse_square_rate",
     "law",
     "logistic_cone",

@@ -94,6 +94,9 @@ class Config:
         if not isinstance(self.recipe, Recipe):
             raise ArgumentError("recipe", "an isogon.Recipe", self.recipe, "make one with Recipe(lr=…, …)")
         check_choice("recipe.optimizer", self.recipe.optimizer, TRAINED, cure="the lab trains with these")
+        if self.recipe.convention is not None:
+            cure = "translate it by recipe.in_convention(None)"
+            raise ArgumentError("recipe.convention", "torch's own", self.recipe.convention, cure)
         check_choice("precision", self.precision, PRECISIONS)
         check_choice("last_batch", self.last_batch, ("drop", "keep"))
         check_choice("initialisation", self.initialisation, ("default", *get_args(Scheme)))
