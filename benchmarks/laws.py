@@ -17,7 +17,7 @@ import platform
 import sysconfig
 import time
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,26 +29,10 @@ from torch import Tensor, nn
 
 from isogon.dynamics import Monitor
 from isogon.lab import load
+from isogon.optim import Lion
 
 WIDTH, HEADS, LAYERS, CONTEXT, BATCH, EPOCH = 64, 4, 2, 48, 16, 50
 COLUMNS = {"step angle": "step_angle", "epoch angle": "epoch_angle", "norm": "norm"}
-
-
-class Lion(torch.optim.Optimizer):
-    """Chen et al., Symbolic Discovery of Optimization Algorithms: the sign of an average, and decoupled decay."""
-
-    def __init__(self, params: Iterable[Any], lr: float, betas: tuple[float, float], weight_decay: float) -> None:
-        super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay})
-
-    @torch.no_grad()
-    def step(self, closure: Any = None) -> None:
-        for group in self.param_groups:
-            beta1, beta2 = group["betas"]
-            for p in group["params"]:
-                average = self.state[p].setdefault("exp_avg", torch.zeros_like(p))
-                p.mul_(1 - group["lr"] * group["weight_decay"])
-                p.add_(average.lerp(p.grad, 1 - beta1).sign_(), alpha=-group["lr"])
-                average.lerp_(p.grad, 1 - beta2)
 
 
 def rms(x: Tensor) -> Tensor:

@@ -163,7 +163,9 @@ def check_whole(name: str, value: Any, *, low: int = 1, high: int = 10**15, cure
     except (TypeError, ValueError, OverflowError, RuntimeError):
         whole = None
     if whole is None or whole != value or not low <= whole <= high:
-        raise ArgumentError(name, f"a whole number from {low} to {high:.0e}", value, cure)
+        raise ArgumentError(
+            name, f"a whole number from {low} to {high if high < 10**6 else format(high, '.0e')}", value, cure
+        )
     return whole
 
 

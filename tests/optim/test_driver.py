@@ -447,6 +447,27 @@ def test_a_group_without_weight_decay_stays_without():
     assert read_rates(plain) == [(LR, WD)] * 2
 
 
+def test_a_group_may_have_a_part_of_the_rate():
+    """As timm names it: `lr_scale` multiplies the schedule's rate, whether the group's own rate has it or not."""
+    model = Mixed()
+    for first in (0.1, 0.025):
+        groups = [{"params": [model.conv.weight], "lr": first, "lr_scale": 0.25}, {"params": [model.head.weight]}]
+        optimizer = torch.optim.SGD(groups, lr=0.1, weight_decay=WD)
+        driver = drive(optimizer, schedules.step_decay(0.1, WD, milestones=[1], factor=10))
+        assert [rate for rate, _ in read_rates(optimizer)] == pytest.approx([0.025, 0.1])
+        assert [float(rates.lr) for rates in driver.rates(1)] == pytest.approx([0.0025, 0.01])
+        optimizer.step()
+        driver.step()
+        assert [rate for rate, _ in read_rates(optimizer)] == pytest.approx([0.0025, 0.01])
+        # and a driver made again in the middle of the run finds the same
+        again = drive(optimizer, schedules.step_decay(0.1, WD, milestones=[1], factor=10))
+        assert again.get_last_lr() == pytest.approx([0.025, 0.1])
+    groups = [{"params": [model.conv.weight], "lr_scale": 0.5}, {"params": [model.head.weight]}]
+    optimizer = torch.optim.SGD(groups, lr=0.1, momentum=MU)
+    with pytest.raises(ArgumentError, match="lr_scale must be 1 under this schedule"):
+        drive(optimizer, schedules.texp(CONSTANT, momentum=MU))
+
+
 def test_groups_that_one_schedule_cannot_serve_are_refused():
     model = Mixed()
     groups = [{"params": [model.conv.weight]}, {"params": [model.head.weight], "lr": 0.01}]

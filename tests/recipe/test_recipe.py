@@ -264,10 +264,52 @@ class TestFromOptimizer:
 
         assert Recipe.from_optimizer(Lion(parameters), batch_size=8, samples=80).optimizer == "lion"
 
+    @pytest.mark.parametrize(
+        ("name", "rule"),
+        [("PagedAdamW8bit", "adamw"), ("AdamW32bit", "adamw"), ("Lion8bit", "lion"), ("FusedAdamW", "adamw")],
+    )
+    def test_other_peoples_classes_are_known_by_their_names(self, parameters, name, rule):
+        import torch
+
+        defaults = {"lr": 1e-4, "betas": (0.9, 0.99), "weight_decay": 1.0}
+        optimizer = type(name, (torch.optim.Optimizer,), {})(parameters, defaults)
+        assert Recipe.from_optimizer(optimizer, batch_size=8, samples=80).optimizer == rule
+
+    def test_muon_with_an_adamw_inside_is_about_muons_matrices(self, parameters):
+        import torch
+
+        groups = [
+            {"params": parameters[1:], "lr": 1e-3, "betas": (0.9, 0.95), "use_muon": False},
+            {"params": parameters[:1], "lr": 0.02, "momentum": 0.95, "use_muon": True},
+        ]
+        optimizer = type("SingleDeviceMuonWithAuxAdam", (torch.optim.Optimizer,), {})(groups, {"weight_decay": 0.1})
+        recipe = Recipe.from_optimizer(optimizer, batch_size=8, samples=80)
+        assert (recipe.optimizer, recipe.lr, recipe.momentum) == ("muon", 0.02, 0.95)
+
+    def test_lion_pytorchs_decoupled_decay_is_independent(self, parameters):
+        import torch
+
+        optimizer = type("Lion", (torch.optim.Optimizer,), {"decoupled_wd": True})(
+            parameters, {"lr": 1e-4, "betas": (0.9, 0.99), "weight_decay": 1e-4}
+        )
+        recipe = Recipe.from_optimizer(optimizer, batch_size=8, samples=80)
+        assert (recipe.convention, recipe.intrinsic_lr) == ("independent", 1e-4)
+
+    def test_groups_whose_decay_means_different_things_are_refused(self, parameters):
+        import torch
+
+        groups = [{"params": parameters[:1], "cautious_wd": True}, {"params": parameters[1:]}]
+        optimizer = torch.optim.AdamW(groups, lr=1e-3)
+        with pytest.raises(ArgumentError, match="alike in cautious_wd"):
+            Recipe.from_optimizer(optimizer, batch_size=8, samples=80)
+        for group in ("a", 2, -1):
+            with pytest.raises(ArgumentError, match="group must be a whole number from 0 to 1"):
+                Recipe.from_optimizer(optimizer, batch_size=8, samples=80, group=group)
+
     def test_what_is_no_optimizer_is_refused_before_its_groups_are_looked_at(self, parameters):
         from torch.optim import Adam
 
-        with pytest.raises(ArgumentError, match="an SGD, AdamW, Lion or Muon"):
+        with pytest.raises(ArgumentError, match="one of adamw, lion, muon, sgd"):
             Recipe.from_optimizer("sgd", batch_size=1, samples=1)
         groups = [{"params": parameters[:1], "lr": 0.1}, {"params": parameters[1:], "lr": 0.2}]
         with pytest.raises(ArgumentError, match="no universal angle"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -102,7 +102,7 @@ class Monitor:
         self.batch_size = check_whole("batch_size", batch_size, cure="count the samples of one optimizer step")
         self.samples = check_whole("samples", samples, cure="count the training samples")
         self.every_steps = check_whole("every_steps", every_steps, cure="1 measures every step")
-        optimizers = list(optimizer) if isinstance(optimizer, Sequence) else [optimizer]
+        optimizers = _parts_of(optimizer if isinstance(optimizer, Sequence) else [optimizer])
         refuse_flat_shards(model, optimizers)
         parameters = trained_parameters(model, optimizers)
         #: True on the one process whose monitor makes rows and has them written
@@ -367,6 +367,11 @@ class Monitor:
                 f"No law is known for {', '.join(strangers)}: its weights are measured, predictions stay empty.",
                 stacklevel=3,
             )
+
+
+def _parts_of(optimizers: Iterable[torch.optim.Optimizer]) -> list[torch.optim.Optimizer]:
+    """The optimizers that step themselves: the `parts` of one that is made of others, as `optim.MuonWithAdamW` is."""
+    return [part for optimizer in optimizers for part in getattr(optimizer, "parts", (optimizer,))]
 
 
 def _rank() -> int:

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import nn
 from torch.optim.lr_scheduler import LRScheduler
 
-from isogon.errors import ArgumentError, IsogonError
+from isogon.errors import ArgumentError, IsogonError, check_number
 from isogon.optim._groups import group_names, invariant_groups
 from isogon.optim._scaling import rule_for_scaling, scale_statistics, scale_weights, separate_rates
 from isogon.schedules import AdamwForm, Balanced, Exponential, Schedule, SgdwForm
@@ -33,8 +33,8 @@ def drive(
     Under an exponential schedule the scale-invariant weights train without weight decay and the others under the
     ordinary schedule it was made from; `scale_map` (with `model`) separates them; without it all are invariant.
     A `balanced` schedule, too, is for the invariant weights; with a map the others keep the one it was made from.
-    A group without weight decay beside others that have one stays without; groups whose learning rates differ are
-    refused, since one schedule sets them all.
+    A group without weight decay beside others that have one stays without. Groups whose learning rates differ are
+    refused, since one schedule sets them all; a group's own `lr_scale` (as timm names it) multiplies the schedule's.
     `rebase` halves the weights whenever they have doubled against the run with weight decay, together with buffers,
     rates and (with a map) running statistics, so that nothing leaves the range of floats.
     """
@@ -73,7 +73,8 @@ class Driver(LRScheduler):
         self.rebase = rebase
         self.model = model
         self.base_lrs = [float(group.get("initial_lr", group["lr"])) for group in optimizer.param_groups]
-        self._decayed = _find_decayed(optimizer, self.base_lrs)
+        self._lr_scales = _find_lr_scales(optimizer, self.base_lrs, schedule)
+        self._decayed = _find_decayed(optimizer)
         self.last_epoch = 0
         self._halvings = 0
         self._corrected = False
@@ -101,9 +102,9 @@ class Driver(LRScheduler):
             optimizer.register_step_pre_hook(self._before_step),
             optimizer.register_step_post_hook(self._after_step),
         ]
-        for group, decayed in zip(optimizer.param_groups, self._decayed, strict=True):
+        for group, decayed, scale in zip(optimizer.param_groups, self._decayed, self._lr_scales, strict=True):
             # For what reads the optimizer's recipe later, and for a driver made again in the middle of the run.
-            group["initial_lr"] = _peak(self._ordinary)
+            group["initial_lr"] = _peak(self._ordinary) * scale
             group["initial_weight_decay"] = float(self._ordinary.weight_decay(0)) if decayed else 0.0
         self._set_rates()
 
@@ -215,7 +216,7 @@ class Driver(LRScheduler):
         """Of the group with that `index`."""
         if self.exponential is None or not self._invariant[index]:
             schedule = self.schedule if self._invariant[index] else self._ordinary
-            return schedule.lr(steps), schedule.weight_decay(steps) * self._decayed[index]
+            return schedule.lr(steps) * self._lr_scales[index], schedule.weight_decay(steps) * self._decayed[index]
         smaller = rule_for_scaling(self.optimizer).rate_power * self._halvings * math.log(2)
         with np.errstate(over="ignore"):
             return np.exp(self.exponential.log_lr(steps) - smaller), np.zeros(np.shape(steps))
@@ -276,14 +277,28 @@ class Driver(LRScheduler):
             self._stepped = True
 
 
-def _find_decayed(optimizer: torch.optim.Optimizer, rates: Sequence[float | torch.Tensor]) -> list[bool]:
-    """Which groups have weight decay, all of them where the optimizer was made without any; rates must be alike."""
-    if len(set(rates)) > 1:
-        raise ArgumentError(
-            "lr", "the same in all groups, since one schedule sets it", list(rates), "drive one optimizer for each rate"
-        )
+def _find_decayed(optimizer: torch.optim.Optimizer) -> list[bool]:
+    """Which groups have weight decay, all of them where the optimizer was made without any."""
     decays = [float(group.get("initial_weight_decay", group["weight_decay"])) for group in optimizer.param_groups]
     return [decay > 0 or not any(decays) for decay in decays]
+
+
+def _find_lr_scales(
+    optimizer: torch.optim.Optimizer, rates: Sequence[float | torch.Tensor], schedule: Schedule
+) -> list[float]:
+    """Each group's part of the schedule's learning rate; apart from these, rates must be alike."""
+    scales = [
+        check_number("lr_scale", group.get("lr_scale", 1.0), low=0, low_open=True, cure="leave it out for 1")
+        for group in optimizer.param_groups
+    ]
+    # A group of `lr_scale` may have the scaled rate or, before its first step under timm, the unscaled one.
+    unscaled = {float(f"{float(rate) / scale:.12g}") for rate, scale in zip(rates, scales, strict=True)}
+    if len(unscaled) > 1 and len(set(rates)) > 1:
+        cure = "drive one optimizer for each rate, or give groups an lr_scale"
+        raise ArgumentError("lr", "the same in all groups, since one schedule sets it", list(rates), cure)
+    if set(scales) != {1.0} and isinstance(schedule, Exponential | Balanced):
+        raise ArgumentError("lr_scale", "1 under this schedule", scales, "train all weights at one rate")
+    return scales
 
 
 def _peak(schedule: Schedule) -> float:

@@ -13,7 +13,14 @@ from isogon.files import read_toml, write_whole
 from isogon.recipe._conventions import check_convention, intrinsic_lr, weight_decay_of
 from isogon.recipe._names import field_name
 from isogon.recipe._reading import NEEDED, read_settings
-from isogon.recipe._torch_groups import describe_excluded, kind_of_optimizer, read_group, starting_group
+from isogon.recipe._torch_groups import (
+    convention_of,
+    describe_excluded,
+    kind_of_optimizer,
+    main_part,
+    read_group,
+    starting_group,
+)
 from isogon.recipe._transfer import Transfer, transfer
 from isogon.recipe._warnings import warnings_of
 from isogon.theory import Motion, check_beta2, check_optimizer, law, tuning_rate
@@ -172,13 +179,14 @@ class Recipe:
         group: int | None = None,
         convention: str | None = None,
     ) -> Self:
-        """The recipe of a `torch.optim` optimizer (SGD, AdamW, Muon), or of one named Lion.
+        """The recipe of a `torch.optim` optimizer (SGD, AdamW, Muon), or of one named Lion, of Muon's where it has parts.
 
         Groups without weight decay, such as biases, are left out, which `notes` and a transfer's warnings say; where
         the others differ, `group` names the one that is meant. A learning rate that a scheduler drives is taken at its
         base, `initial_lr`; under OneCycleLR at its peak, with the momentum that goes with it. `convention` says what
         weight decay means where the optimizer's own flags (`cautious_wd`, `fixed_decay`) do not.
         """
+        optimizer = main_part(optimizer)
         kind = kind_of_optimizer(optimizer)
         settings = read_group(kind, starting_group(optimizer.param_groups, group))
         if settings.dampening:
@@ -194,7 +202,7 @@ class Recipe:
             batch_size=batch_size,
             samples=samples,
             epochs=epochs,
-            convention=convention or settings.convention,
+            convention=convention or settings.convention or convention_of(optimizer),
             notes=tuple(describe_excluded(optimizer.param_groups) if group is None else ()),
         )
 

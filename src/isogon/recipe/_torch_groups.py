@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from isogon.errors import ArgumentError
+from isogon.errors import ArgumentError, check_whole
 from isogon.theory import RULES, check_optimizer
 
 
@@ -35,11 +36,24 @@ _CONVENTION_FLAGS = {
     "cautious_decay": "cautious",
     "fixed_decay": "independent",
 }
+#: the same, where it is an attribute of the optimizer: lion-pytorch divides weight decay by the first learning rate
+_CONVENTION_ATTRIBUTES = {"decoupled_wd": "independent"}
+
+
+def main_part(optimizer: Any) -> Any:
+    """The optimizer that a recipe is about: the first of the `parts` of one made of others, as `MuonWithAdamW` is."""
+    return getattr(optimizer, "parts", (optimizer,))[0]
+
+
+def _class_names(optimizer: Any) -> list[str]:
+    """The names of its class and of those above, lower case, without what only says how states are kept."""
+    names = [base.__name__.lower() for base in type(optimizer).__mro__]
+    return [re.sub("^(paged|fused|singledevice)|(8bit|4bit|32bit|fp8|withauxadam)$", "", name) for name in names]
 
 
 def kind_of_optimizer(optimizer: Any) -> str:
     """isogon's name for an optimizer object, by the names of its classes; a group's flags may refine it (Nesterov)."""
-    for name in (base.__name__.lower() for base in type(optimizer).__mro__):
+    for name in _class_names(optimizer):
         if name == "adam" and optimizer.param_groups[0].get("decoupled_weight_decay"):
             return "adamw"
         if name == "adam":
@@ -47,9 +61,8 @@ def kind_of_optimizer(optimizer: Any) -> str:
         for rule in RULES.values():
             if name in rule.classes:
                 return rule.name
-    raise ArgumentError(
-        "optimizer", "an SGD, AdamW, Lion or Muon", type(optimizer).__name__, "write the Recipe by hand"
-    )
+    known = ", ".join(sorted({name for rule in RULES.values() for name in rule.classes}))
+    raise ArgumentError("optimizer", f"one of {known}", type(optimizer).__name__, "write the Recipe by hand")
 
 
 def read_group(kind: str | None, group: Mapping[str, Any]) -> GroupSettings:
@@ -73,6 +86,11 @@ def read_group(kind: str | None, group: Mapping[str, Any]) -> GroupSettings:
         maximize=bool(group.get("maximize", False)),
         convention=next((name for flag, name in _CONVENTION_FLAGS.items() if group.get(flag)), None),
     )
+
+
+def convention_of(optimizer: Any) -> str | None:
+    """What an attribute of the optimizer says of its weight decay; None where none does."""
+    return next((name for flag, name in _CONVENTION_ATTRIBUTES.items() if getattr(optimizer, flag, False)), None)
 
 
 def _has_flags(group: Mapping[str, Any], flags: Mapping[str, Any]) -> bool:
@@ -110,11 +128,12 @@ def starting_group(groups: list[dict[str, Any]], group: int | None) -> dict[str,
     """The group that a recipe is about, with the rates it started from: `group`, or what all decayed ones agree on."""
     groups = [_starting_rates(settings) for settings in groups]
     if group is not None:
-        if not 0 <= group < len(groups):
-            raise ArgumentError("group", f"from 0 to {len(groups) - 1}", group, "count the parameter groups from 0")
-        return groups[group]
+        last = len(groups) - 1
+        return groups[check_whole("group", group, low=0, high=last, cure=f"count the groups from 0 to {last}")]
+    # Of Muon with an AdamW inside, as its author publishes it, the recipe is about Muon's groups.
+    groups = [settings for settings in groups if settings.get("use_muon", True)]
     decayed = [settings for settings in groups if float(settings.get("weight_decay", 0.0)) > 0] or groups
-    keys = ("lr", "weight_decay", "momentum", "betas", "nesterov", "dampening")
+    keys = ("lr", "weight_decay", "momentum", "betas", "nesterov", "dampening", *_CONVENTION_FLAGS)
     for key in keys:
         values = [settings.get(key) for settings in decayed]
         if any(value != values[0] for value in values):
