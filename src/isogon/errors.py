@@ -163,9 +163,8 @@ def check_whole(name: str, value: Any, *, low: int = 1, high: int = 10**15, cure
     except (TypeError, ValueError, OverflowError, RuntimeError):
         whole = None
     if whole is None or whole != value or not low <= whole <= high:
-        raise ArgumentError(
-            name, f"a whole number from {low} to {high if high < 10**6 else format(high, '.0e')}", value, cure
-        )
+        most = f"{high}" if high < 10**6 else f"{high:.0e}"
+        raise ArgumentError(name, f"a whole number from {low} to {most}", value, cure)
     return whole
 
 

@@ -91,8 +91,9 @@ def test_a_group_of_its_class_is_read_as_the_rule(rule):
 @pytest.mark.parametrize("name", TRAINED)
 def test_what_the_lab_trains_with_is_read_back_as_its_recipe(name):
     recipe = Recipe(optimizer=name, lr=0.1, weight_decay=1e-3, momentum=0.8, batch_size=10, samples=100)
-    weight = torch.nn.Parameter(torch.ones(3))
-    optimizer = make_optimizer([weight], recipe)
+    # Only Muon is given to some weights, which must be matrices; the others ignore the mark.
+    groups = [{"params": [torch.nn.Parameter(torch.ones(3, 3))], **({"for_muon": True} if name == "muon" else {})}]
+    optimizer = make_optimizer(groups, recipe)
     again = Recipe.from_optimizer(optimizer, batch_size=10, samples=100)
     assert again.motion == recipe.motion
     assert rule_of(again.optimizer) is rule_of(name)

@@ -340,7 +340,7 @@ class TestFromOptimizer:
         with pytest.raises(ArgumentError, match="alike in weight_decay"):
             Recipe.from_optimizer(optimizer, batch_size=8, samples=80)
         assert Recipe.from_optimizer(optimizer, batch_size=8, samples=80, group=1).weight_decay == 1e-2
-        with pytest.raises(ArgumentError, match="group must be from 0 to 1"):
+        with pytest.raises(ArgumentError, match="group must be a whole number from 0 to 1"):
             Recipe.from_optimizer(optimizer, batch_size=8, samples=80, group=2)
 
     def test_a_schedulers_base_rate_counts(self, parameters):

@@ -207,6 +207,7 @@ def test_the_defaults_that_the_init_file_names_are_the_defaults():
     study = Study.made(tomllib.loads(study_template()))
     optional = {
         "beta2",
+        "clip",
         "data_root",
         "micro_batch",
         "init_seed",

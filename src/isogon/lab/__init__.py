@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from isogon.lab._disk_space import DiskFullError, full_disk, naming_a_full_disk
 from isogon.lab._progress import board_of
-from isogon.lab.data import DamagedDataError, Dataset, MissingDataError, data_root, load, needed_package
+from isogon.lab.data import DamagedDataError, Dataset, MissingDataError, data_root, is_text, load, needed_package
 from isogon.lab.engines import (
     ENGINES,
     DiskFull,
@@ -31,6 +31,7 @@ from isogon.lab.run import (
     TRAINED,
     Config,
     FolderLock,
+    Metric,
     Run,
     Training,
     check_names,
@@ -62,6 +63,7 @@ __all__ = [
     "EpochEnded",
     "Event",
     "FolderLock",
+    "Metric",
     "MissingDataError",
     "RaySettings",
     "Run",
@@ -79,6 +81,7 @@ __all__ = [
     "default_device",
     "evaluate",
     "full_disk",
+    "is_text",
     "kept_ready",
     "lanes",
     "load",

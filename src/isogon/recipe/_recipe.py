@@ -179,7 +179,9 @@ class Recipe:
         group: int | None = None,
         convention: str | None = None,
     ) -> Self:
-        """The recipe of a `torch.optim` optimizer (SGD, AdamW, Muon), or of one named Lion, of Muon's where it has parts.
+        """The recipe of a `torch.optim` optimizer (SGD, AdamW, Muon), or of another one with such a name.
+
+        Of Muon with an AdamW beside it, as `optim.MuonWithAdamW`, it is about Muon's matrices.
 
         Groups without weight decay, such as biases, are left out, which `notes` and a transfer's warnings say; where
         the others differ, `group` names the one that is meant. A learning rate that a scheduler drives is taken at its

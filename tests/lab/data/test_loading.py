@@ -181,7 +181,7 @@ def test_an_impossible_seed_is_refused(seed):
 @pytest.mark.parametrize("name", ["fashion", "", "npz", "npz:", "imagefolder:", "CIFAR10", "zip:x", None, 3])
 def test_an_unknown_name_is_answered_with_the_known_ones(name):
     with pytest.raises(
-        ArgumentError, match=r"fashion-mini, digits, drawn-folders, mnist, .*imagefolder:PATH, npz:PATH"
+        ArgumentError, match=r"fashion-mini, digits, drawn-folders, python-stdlib, mnist, .*npz:PATH, text:PATH"
     ):
         load(name)
 

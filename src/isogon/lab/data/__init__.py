@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from isogon.lab.data._arrays import DamagedDataError, MissingDataError, needed_package
 from isogon.lab.data._loading import NAMES, Dataset, check_name, data_root, load
+from isogon.lab.data._text import is_text
 
 __all__ = [
     "NAMES",
@@ -12,6 +13,7 @@ __all__ = [
     "MissingDataError",
     "check_name",
     "data_root",
+    "is_text",
     "load",
     "needed_package",
 ]

@@ -1,4 +1,4 @@
-"""Images and labels as the readers hand them over, their checksum, and the errors for missing or bad files."""
+"""Samples and labels as the readers hand them over, their checksum, and the errors for missing or bad files."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class DamagedDataError(IsogonError, ValueError):
 
 @dataclass(frozen=True, eq=False)
 class Arrays:
-    """A whole data set: uint8 images N×C×H×W, int64 labels, and the classes' names."""
+    """A whole data set: uint8 images N×C×H×W, int64 labels, and the classes' names; or text, uint8 N×context both."""
 
     train_x: NDArray[np.uint8]
-    train_y: NDArray[np.int64]
+    train_y: NDArray[Any]
     test_x: NDArray[np.uint8]
-    test_y: NDArray[np.int64]
+    test_y: NDArray[Any]
     classes: tuple[str, ...]
 
     def checksum(self) -> str:

@@ -24,6 +24,7 @@ from isogon.lab.data._drawn import read_drawn_folders
 from isogon.lab.data._folders import read_image_folder, read_tiny_imagenet, split_size
 from isogon.lab.data._npz import read_npz
 from isogon.lab.data._subsets import balanced_subset
+from isogon.lab.data._text import STDLIB, is_text, read_name, read_stdlib, read_text_files
 
 _WITHOUT_FILES: dict[str, Callable[[], Arrays]] = {
     "fashion-mini": fashion_mini.unpack,
@@ -37,14 +38,15 @@ _BELOW_ROOT: dict[str, Callable[[Path], Arrays]] = {
     "cifar100": lambda root: cifar.read_cifar(cifar.CIFAR100, root),
     "tiny-imagenet": read_tiny_imagenet,
 }
-#: what `load` knows by name; the last two take a path
-NAMES = (*_WITHOUT_FILES, *_BELOW_ROOT, "imagefolder:PATH", "npz:PATH")
+#: what `load` knows by name; the last three take a path
+NAMES = (*_WITHOUT_FILES, STDLIB, *_BELOW_ROOT, "imagefolder:PATH", "npz:PATH", "text:PATH")
 
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
     """A data set in memory. Several loads share their tensors, so do not write to them.
 
+    Of images `train_x` is N×C×H×W and `train_y` their classes; of text both are N×context, bytes and the next bytes.
     `indices` are the places of these samples in the full training set. `mean` and `std` are those of the full training
     set, per channel with pixels in [0, 1], for a subset too: trials on parts of the data see the same inputs.
     `fingerprint` is a SHA-256 over all images and labels of the full set and over `indices`: what a run records.
@@ -71,24 +73,35 @@ class Dataset:
         return len(self.classes)
 
     @property
+    def is_text(self) -> bool:
+        return self.train_x.dim() == 2
+
+    @property
     def in_channels(self) -> int:
+        """Channels of an image; of text the context, the number of bytes that a sequence has."""
         return self.train_x.shape[1]
 
     @property
+    def labels_per_sample(self) -> int:
+        """1 for images, the context for text."""
+        return self.train_y[0].numel()
+
+    @property
     def image_size(self) -> tuple[int, int]:
-        """Height and width."""
-        return self.train_x.shape[2], self.train_x.shape[3]
+        """Height and width; nothing of text."""
+        return (0, 0) if self.is_text else (self.train_x.shape[2], self.train_x.shape[3])
 
 
 def load(name: str, root: Path | str | None = None, subset: int | None = None, seed: int = 0) -> Dataset:
-    """The data set `name` as uint8 tensors N×C×H×W with int64 labels.
+    """The data set `name`: images as uint8 tensors N×C×H×W with int64 labels, or text as uint8 tensors N×context.
 
     Names are `fashion-mini` (in the package), `digits` (scikit-learn's), `drawn-folders` (500 drawn pictures that go
     through the loader of `imagefolder:PATH`), `mnist`, `fashion-mnist`, `cifar10`, `cifar100`, `tiny-imagenet` (files
     as published, below `root`), `imagefolder:PATH` or `imagefolder:PATH?size=64` (PATH/train/CLASS and PATH/val/CLASS),
-    and `npz:PATH` (arrays train_x, train_y, test_x, test_y). `root` is the environment variable ISOGON_DATA unless
-    given, else `~/.cache/isogon/data`; a PATH is taken as it stands. The last few sets stay in memory for the process's
-    next loads.
+    and `npz:PATH` (arrays train_x, train_y, test_x, test_y). Text: `python-stdlib`, the sources of Python's standard
+    library, and `text:PATH`, a file or a folder, in sequences of 128 bytes or as `?context=256` says. `root` is the
+    environment variable ISOGON_DATA unless given, else `~/.cache/isogon/data`; a PATH is taken as it stands. The last
+    few sets stay in memory for the process's next loads.
 
     `subset` training samples are class-balanced and, for one `seed`, nested: the 3,125 are among the 6,250. The test
     set stays whole.
@@ -107,7 +120,9 @@ def load(name: str, root: Path | str | None = None, subset: int | None = None, s
     else:
         if subset > total:
             raise ArgumentError("subset", f"at most the {total} training samples of {name}", subset, "give fewer")
-        indices = torch.from_numpy(balanced_subset(full.train_y.numpy(), subset, seed))
+        # Text has no classes that could be balanced.
+        classes = full.train_y.numpy() if full.train_y.dim() == 1 else np.zeros(total, np.int64)
+        indices = torch.from_numpy(balanced_subset(classes, subset, seed))
         train_x, train_y = full.train_x[indices], full.train_y[indices]
     fingerprint = hashlib.sha256(full.checksum.encode() + indices.numpy().astype("<i8").tobytes()).hexdigest()
     return Dataset(
@@ -141,6 +156,10 @@ class _Full:
 def _full(name: str, root: Path | str | None = None) -> _Full:
     """The whole set; the same object for the same files as long as they are among the last few."""
     check_name(name)
+    if is_text(name):
+        text = read_name(name)
+        place = Path() if text.path is None else Path(text.path).expanduser().resolve()
+        return _read(STDLIB if text.path is None else "text", place, text.context)
     kind, colon, rest = name.partition(":")
     if colon:
         path, size = split_size(rest) if kind == "imagefolder" else (rest, None)
@@ -150,6 +169,9 @@ def _full(name: str, root: Path | str | None = None) -> _Full:
 
 def check_name(name: str) -> None:
     """Refuse a name that `load` does not know; whether its files are there is another matter."""
+    if isinstance(name, str) and is_text(name):
+        read_name(name)
+        return
     kind, _, rest = name.partition(":") if isinstance(name, str) else ("", "", "")
     if kind == "imagefolder" and rest:
         split_size(rest)
@@ -164,16 +186,20 @@ def data_root(root: Path | str | None = None) -> Path:
 
 
 @lru_cache(maxsize=4)
-def _read(kind: str, place: Path, size: int | None) -> _Full:
-    if kind == "npz":
+def _read(kind: str, place: Path, option: int | None) -> _Full:
+    """`option` is the size of images or the context of text, where a name gives it."""
+    if kind in (STDLIB, "text"):
+        assert option is not None
+        arrays = read_stdlib(option) if kind == STDLIB else read_text_files(place, option)
+    elif kind == "npz":
         arrays = read_npz(place)
     elif kind == "imagefolder":
-        arrays = read_image_folder(place, size)
+        arrays = read_image_folder(place, option)
     elif kind in _WITHOUT_FILES:
         arrays = _WITHOUT_FILES[kind]()
     else:
         arrays = _BELOW_ROOT[kind](place)
-    mean, std = _statistics(arrays.train_x)
+    mean, std = _statistics(arrays.train_x) if arrays.train_x.ndim == 4 else ((), ())
     return _Full(
         train_x=torch.from_numpy(arrays.train_x),
         train_y=torch.from_numpy(arrays.train_y),

@@ -205,6 +205,9 @@ def why_no_graph(training: Training) -> str | None:
         f"only SGD is recorded, and this is {type(training.optimizer).__name__}": not isinstance(
             training.optimizer, torch.optim.SGD
         ),
+        "it reads text": training.data.is_text,
+        "its gradients are clipped": training.config.clip is not None,
+        "its weights are averaged": training.config.average > 0,
         "its schedule changes the momentum": isinstance(training.driver.exponential, SgdwForm),
         "the network is random, for example by dropout": training.draws,
         "it adds gradients up over micro batches": training.config.micro_batch is not None,

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 from torch.func import functional_call, grad, vmap
-from torch.nn.functional import cross_entropy
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from isogon.lab.run import Training
+from isogon.lab.run import Training, loss_of
 
 Tensors = dict[str, Tensor]
 
@@ -22,18 +22,19 @@ def backward_together(trainings: Sequence[Training], batches: Sequence[tuple[Ten
     """
     skeleton = trainings[0]
 
-    def loss_of(
+    def loss_and_outputs(
         weights: Tensors, fixed: Tensors, buffers: Tensors, x: Tensor, y: Tensor
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         with skeleton.autocast():
             outputs = functional_call(skeleton.model, {**weights, **fixed, **buffers}, (x,))
-        loss = cross_entropy(outputs.to(x.dtype), y)
+        loss = loss_of(outputs.to(skeleton.dtype), y)
         return loss, (loss, outputs)
 
     weights, fixed = _stack_parameters(trainings)
     buffers = _stack([dict(training.model.named_buffers()) for training in trainings])
     x, y = torch.stack([x for x, _ in batches]), torch.stack([y for _, y in batches])
-    gradients, (losses, outputs) = vmap(grad(loss_of, has_aux=True))(weights, fixed, buffers, x, y)
+    with sdpa_kernel(SDPBackend.MATH):  # the fused attention of a CPU cannot be stacked
+        gradients, (losses, outputs) = vmap(grad(loss_and_outputs, has_aux=True))(weights, fixed, buffers, x, y)
     for place, training in enumerate(trainings):
         for name, parameter in training.model.named_parameters():
             if name in gradients:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from isogon.lab.run._augment import Augmentation, NoAugmentation, PadCropFlip
 from isogon.lab.run._checkpoints import FolderLock, load_checkpoint, save_checkpoint
 from isogon.lab.run._config import NET_OPTIONS, Config
-from isogon.lab.run._evaluation import evaluate
+from isogon.lab.run._evaluation import evaluate, loss_of
 from isogon.lab.run._k_step_angles import column_of
 from isogon.lab.run._networks import check_names, try_out
 from isogon.lab.run._optimizers import TRAINED
-from isogon.lab.run._run import CHECKPOINT, RESULT, STOP, Run
+from isogon.lab.run._run import CHECKPOINT, RESULT, STOP, Metric, Run
 from isogon.lab.run._train import default_device, run_folder, train
 from isogon.lab.run._training import Training
 
@@ -22,6 +22,7 @@ __all__ = [
     "Augmentation",
     "Config",
     "FolderLock",
+    "Metric",
     "NoAugmentation",
     "PadCropFlip",
     "Run",
@@ -31,6 +32,7 @@ __all__ = [
     "default_device",
     "evaluate",
     "load_checkpoint",
+    "loss_of",
     "run_folder",
     "save_checkpoint",
     "train",

@@ -10,12 +10,13 @@ from dataclasses import dataclass, field, fields
 from types import MappingProxyType
 from typing import Any, Literal, Self, get_args
 
-from isogon.errors import ArgumentError, check_choice, check_whole
+from isogon.errors import ArgumentError, check_choice, check_number, check_whole
+from isogon.lab.data import is_text
 from isogon.lab.run._augment import find_augmentation
 from isogon.lab.run._optimizers import TRAINED
 from isogon.nets import Scheme
 from isogon.recipe import Recipe
-from isogon.schedules import from_name
+from isogon.schedules import Balanced, Exponential, from_name
 
 Precision = Literal["float32", "bfloat16", "float64"]
 PRECISIONS: tuple[Precision, ...] = ("float32", "bfloat16", "float64")
@@ -34,8 +35,12 @@ _WHOLE = {
     "micro_batch": "leave it out to take a batch at once",
 }
 _OPTIONAL = ("init_seed", "micro_batch")
-# Fields that are newer than stored runs: those runs, which do not use them, keep their keys.
-_LATER = ("snapshot_every", "turns")
+# Fields that are newer than stored runs, with values that change nothing: those runs keep their keys.
+_LATER: dict[str, Any] = {
+    "snapshot_every": 0, "turns": {}, "decay_on": "all", "clip": None, "layer_decay": 1.0, "average": 0.0,
+}  # fmt: skip
+#: networks that have none of the options of the papers' networks
+TRANSFORMERS = ("gpt", "vit")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,14 +51,20 @@ class Config:
         recipe: optimizer, learning rate, weight decay, momentum, batch size B, samples N and epochs (300 where it has
             none). N training images are used: a class-balanced subset where the data set has more.
         net: a function of `isogon.nets`, `package.module:function` or `file.py:function`, called with the number of
-            classes, the number of channels and `net_options`.
+            classes, the number of channels and `net_options`; for text with the vocabulary and the context. `gpt` and
+            `vit` have no options unless some are given.
         data: a name that `lab.load` knows; `data_root` is the folder it is looked for in.
-        augmentation: `none`, `flip`, `crop`, `crop-flip` or `resized-crop:SIZE`.
+        augmentation: `none`, `flip`, `crop`, `crop-flip` or `resized-crop:SIZE`; `none` for text.
         schedule: of learning rate and weight decay, see `schedules.from_name`; `step` divides by 10 at 50 % and 75 %.
         seed: of the order of batches and of augmentation; `init_seed` of the first weights (`seed` where None);
             `subset_seed` of the choice of the subset.
         initialisation: `default` is the network's own; or a scheme of `nets.initialise`.
         precision: `bfloat16` is autocast with channels last, the weights stay float32.
+        decay_on: `all` weights have weight decay, or `matrices`: those with two or more dimensions but embeddings and
+            positions, so that norms and biases have none, as people usually train transformers.
+        clip: the gradient's norm, over all weights together, is cut to this.
+        layer_decay: the learning rate is multiplied by this once more for each block from the head down to the input.
+        average: decay per step of a moving average of the weights, which is tested in their place; 0 for none.
         replacement: sample each batch from all samples instead of walking through a permutation.
         last_batch: `drop` a last batch that is not full, or `keep` it.
         micro_batch: gradients are added up over parts of so many samples, each with its own batch statistics, so that a
@@ -80,6 +91,10 @@ class Config:
     subset_seed: int = 0
     initialisation: str = "default"
     precision: Precision = "float32"
+    decay_on: Literal["all", "matrices"] = "all"
+    clip: float | None = None
+    layer_decay: float = 1.0
+    average: float = 0.0
     replacement: bool = False
     last_batch: Literal["drop", "keep"] = "drop"
     micro_batch: int | None = None
@@ -99,6 +114,16 @@ class Config:
             raise ArgumentError("recipe.convention", "torch's own", self.recipe.convention, cure)
         check_choice("precision", self.precision, PRECISIONS)
         check_choice("last_batch", self.last_batch, ("drop", "keep"))
+        check_choice("decay_on", self.decay_on, ("all", "matrices"))
+        if self.clip is not None:
+            cure = "leave it out for no clipping, 1 is usual"
+            object.__setattr__(self, "clip", check_number("clip", self.clip, low=0, low_open=True, cure=cure))
+        ranges: dict[str, dict[str, Any]] = {
+            "layer_decay": {"low_open": True, "cure": "1 gives all layers one rate, 0.75 is usual for fine-tuning"},
+            "average": {"high_open": True, "cure": "0 for none, 0.999 is usual"},
+        }
+        for name, limits in ranges.items():
+            object.__setattr__(self, name, check_number(name, getattr(self, name), low=0, high=1, **limits))
         check_choice("initialisation", self.initialisation, ("default", *get_args(Scheme)))
         check_whole("recipe.epochs", self.epochs, cure="give whole epochs")
         for name in ("net", "data", "augmentation", "schedule"):
@@ -122,8 +147,12 @@ class Config:
                 "write last_batch='keep', or a smaller batch",
             )
         # Made and dropped, so that a bad one is refused here and not in a worker an hour later.
-        from_name(self.schedule, self.recipe, epochs=self.epochs, steps_per_epoch=self.steps_per_epoch)
+        schedule = from_name(self.schedule, self.recipe, epochs=self.epochs, steps_per_epoch=self.steps_per_epoch)
+        if isinstance(schedule, Exponential | Balanced) and (self.decay_on, self.layer_decay) != ("all", 1.0):
+            rule = "an ordinary one where decay_on or layer_decay is set"
+            raise ArgumentError("schedule", rule, self.schedule, "it sets the rates of each group itself")
         find_augmentation(self.augmentation)
+        self._leave_defaults_of_images()
         for name in ("net_options", "turns"):
             object.__setattr__(self, name, MappingProxyType(_plain(name, getattr(self, name))))
         for weight, spans in self.turns.items():
@@ -132,6 +161,15 @@ class Config:
                 raise ArgumentError(name, "a list of numbers of steps", spans, cure)
             for steps in spans:
                 check_whole(name, steps, cure=cure)
+
+    def _leave_defaults_of_images(self) -> None:
+        """Text has no crops, and transformers have no options of convolutional networks unless some are given."""
+        if is_text(self.data):
+            if self.augmentation not in ("none", "crop-flip"):
+                raise ArgumentError("augmentation", "none for text", self.augmentation, "leave it out")
+            object.__setattr__(self, "augmentation", "none")
+        if self.net in TRANSFORMERS and dict(self.net_options) == NET_OPTIONS:
+            object.__setattr__(self, "net_options", {})
 
     def __reduce__(self) -> Any:
         """Through its dictionary: a mapping proxy cannot be pickled."""
@@ -168,7 +206,7 @@ class Config:
     def key(self) -> str:
         """A fingerprint of all that decides the result; where the data lies does not."""
         content = {name: value for name, value in self.to_dict().items() if name != "data_root"}
-        content = {name: value for name, value in content.items() if value or name not in _LATER}
+        content = {name: value for name, value in content.items() if name not in _LATER or value != _LATER[name]}
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
     @property

@@ -18,12 +18,12 @@ _BATCH, _CUDA_BATCH = 500, 2500
 def evaluate(
     model: nn.Module, images: Tensor, labels: Tensor, prepare: Callable[[Tensor], Tensor], ranks: Ranks
 ) -> tuple[float, float]:
-    """Mean loss and accuracy in eval mode; the ranks share the images."""
+    """Mean loss and accuracy in eval mode, per label; the ranks share the samples."""
     sums = torch.zeros(3, dtype=torch.float64, device=labels.device)
     for x, y in zip(_parts(ranks.part(images)), _parts(ranks.part(labels)), strict=True):
         outputs = _outputs(model, prepare(x))
-        right = (outputs.argmax(1) == y).sum()
-        sums += torch.stack([cross_entropy(outputs, y, reduction="sum"), right, right.new_tensor(len(y))])
+        right = (outputs.argmax(-1) == y).sum()
+        sums += torch.stack([loss_of(outputs, y, reduction="sum"), right, right.new_tensor(y.numel())])
     loss, correct, count = ranks.total(sums).tolist()
     return loss / count, correct / count
 
@@ -31,7 +31,12 @@ def evaluate(
 @torch.no_grad()
 def predict_classes(model: nn.Module, images: Tensor, prepare: Callable[[Tensor], Tensor]) -> Tensor:
     """The class that the network gives each image, on the CPU."""
-    return torch.cat([_outputs(model, prepare(x)).argmax(1) for x in _parts(images)]).cpu()
+    return torch.cat([_outputs(model, prepare(x)).argmax(-1) for x in _parts(images)]).cpu()
+
+
+def loss_of(outputs: Tensor, labels: Tensor, reduction: str = "mean") -> Tensor:
+    """Cross-entropy over images, or over all tokens of sequences, whose outputs have one dimension more."""
+    return cross_entropy(outputs.flatten(0, -2), labels.flatten().long(), reduction=reduction)
 
 
 def _parts(tensor: Tensor) -> tuple[Tensor, ...]:

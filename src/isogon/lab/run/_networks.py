@@ -6,18 +6,20 @@ import json
 from collections.abc import Callable
 from copy import deepcopy
 from functools import lru_cache
+from typing import TypeVar
 
 import torch
 from torch import nn
 
 from isogon import named, nets
 from isogon.errors import ArgumentError, IsogonError, first_line
-from isogon.lab.data import Dataset, check_name, load
+from isogon.lab.data import Dataset, check_name, is_text, load
 from isogon.lab.run._augment import find_augmentation
 from isogon.lab.run._batch_order import generator
-from isogon.lab.run._config import Config
-from isogon.symmetry import ScaleMap, check
+from isogon.lab.run._config import TRANSFORMERS, Config
+from isogon.symmetry import ScaleMap, Symmetries, check, symmetries
 
+T = TypeVar("T")
 # Samples in the batch that is traced; batch norm needs more than one.
 _TRACED = 4
 
@@ -50,7 +52,7 @@ def try_out(config: Config) -> None:
     except IsogonError:
         raise
     except Exception as error:  # the user's own network may raise anything
-        what = f"net {config.net} does not take the images of {config.data}"
+        what = f"net {config.net} does not take the {'text' if is_text(config.data) else 'images'} of {config.data}"
         raise IsogonError(f"{what} ({type(error).__name__}: {first_line(error)}): mend the network.") from error
 
 
@@ -62,9 +64,17 @@ def check_names(config: Config) -> None:
 
 def scale_map_of(config: Config, data: Dataset) -> ScaleMap | None:
     """Which weights of the network are scale-invariant; None where that is unknown. Kept for the next training."""
-    return _scale_map(
-        config.net, json.dumps(dict(config.net_options), sort_keys=True), data.num_classes, shape_of(config, data)
-    )
+    return _answer(check, *_question(config, data))
+
+
+def symmetries_of(config: Config, data: Dataset) -> Symmetries | None:
+    """Which weights of a transformer scale together, such as the residual stream; None for other networks."""
+    return _answer(symmetries, *_question(config, data)) if config.net in TRANSFORMERS else None
+
+
+def _question(config: Config, data: Dataset) -> tuple[str, str, int, tuple[int, ...]]:
+    options = json.dumps(dict(config.net_options), sort_keys=True)
+    return config.net, options, data.num_classes, shape_of(config, data)
 
 
 @torch.no_grad()
@@ -72,26 +82,34 @@ def draws_random_numbers(model: nn.Module, shape: tuple[int, ...]) -> bool:
     """Whether the network, on the CPU, is random in training mode: tried on a copy, as a function may hide dropout."""
     with torch.random.fork_rng(devices=[]):
         before = torch.get_rng_state()
-        deepcopy(model)(torch.zeros(_TRACED, *shape))
+        deepcopy(model)(_zeros(shape))
         return not torch.equal(before, torch.get_rng_state())
 
 
 def shape_of(config: Config, data: Dataset) -> tuple[int, ...]:
-    """Of an image as the network sees it, augmented."""
+    """Of a sample as the network sees it: an image, augmented, or the bytes of a text."""
+    if data.is_text:
+        return (data.in_channels,)
     augmentation = find_augmentation(config.augmentation)
     image = augmentation.apply(data.train_x[:1].cpu(), augmentation.draw(1, generator(0, "shape")))
     return tuple(image.shape[1:])
 
 
 @lru_cache(maxsize=32)
-def _scale_map(net: str, options: str, num_classes: int, shape: tuple[int, ...]) -> ScaleMap | None:
+def _answer(ask: Callable[..., T], net: str, options: str, num_classes: int, shape: tuple[int, ...]) -> T | None:
+    """What `ask`, called with the network and an input, answers; None where it cannot follow the network."""
     with torch.random.fork_rng(devices=[]):
         model = _function(net)(num_classes, shape[0], **json.loads(options)).train()
-        inputs = torch.randn(_TRACED, *shape)
+        inputs = torch.randn(_TRACED, *shape) if len(shape) == 3 else torch.randint(num_classes, (_TRACED, *shape))
     try:
-        return check(model, inputs)
+        return ask(model, inputs)
     except IsogonError:
         return None
+
+
+def _zeros(shape: tuple[int, ...]) -> torch.Tensor:
+    """A batch of samples of `shape`: images, or bytes."""
+    return torch.zeros(_TRACED, *shape, dtype=torch.float32 if len(shape) == 3 else torch.int64)
 
 
 def _function(net: str) -> Callable[..., nn.Module]:

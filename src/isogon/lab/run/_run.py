@@ -7,7 +7,7 @@ import platform
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 import pandas as pd
@@ -18,6 +18,7 @@ from isogon import __version__
 from isogon.dynamics import read, read_epochs
 from isogon.errors import ArgumentError, IsogonError
 from isogon.files import read_json
+from isogon.lab.data import is_text
 from isogon.lab.run._config import Config
 
 #: files of a run's folder, beside those of `dynamics.RunFolder`
@@ -28,6 +29,13 @@ WEIGHTS, PREDICTIONS = "weights.pt", "predictions.npy"
 STOP = "stop"
 
 Status = Literal["finished", "diverged", "failed", "pruned"]
+
+
+class Metric(NamedTuple):
+    """What a run is judged by."""
+
+    name: Literal["accuracy", "loss"]
+    direction: Literal["maximize", "minimize"]
 
 
 class DamagedRunError(ArgumentError):
@@ -58,6 +66,21 @@ class Run:
     def test_loss(self) -> float:
         """The test loss of the last epoch; NaN where the run did not finish."""
         return float(self.epochs["test_loss"].iloc[-1]) if self._test_accuracies else math.nan
+
+    @property
+    def metric(self) -> Metric:
+        """The loss for text, the accuracy for images."""
+        return Metric("loss", "minimize") if is_text(self.config.data) else Metric("accuracy", "maximize")
+
+    @property
+    def value(self) -> float:
+        """The metric after the last epoch; NaN where the run did not finish."""
+        return self.test_loss if self.metric.name == "loss" else self.accuracy
+
+    @property
+    def bits_per_byte(self) -> float:
+        """The test loss in bits, for text."""
+        return self.test_loss / math.log(2)
 
     @property
     def best_accuracy(self) -> float:
@@ -110,6 +133,8 @@ class Run:
         return {
             "status": self.status,
             "accuracy": None if math.isnan(self.accuracy) else self.accuracy,
+            "metric": self.metric.name,
+            "value": None if math.isnan(self.value) else self.value,
             "epochs": len(self.epochs),
             "images": self.images,
             "data_fingerprint": self.data_fingerprint,

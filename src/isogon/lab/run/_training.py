@@ -16,7 +16,6 @@ import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from isogon.dynamics import Monitor, RunFolder
 from isogon.errors import ArgumentError
@@ -28,11 +27,12 @@ from isogon.lab.run._batch_order import epoch_of, generator
 from isogon.lab.run._config import Config
 from isogon.lab.run._distributed import Ranks
 from isogon.lab.run._divergence import is_stuck
-from isogon.lab.run._evaluation import evaluate, predict_classes
+from isogon.lab.run._evaluation import evaluate, loss_of, predict_classes
 from isogon.lab.run._k_step_angles import Turns
-from isogon.lab.run._networks import build, draws_random_numbers, scale_map_of, shape_of
-from isogon.lab.run._optimizers import make_optimizer
+from isogon.lab.run._networks import build, draws_random_numbers, scale_map_of, shape_of, symmetries_of
+from isogon.lab.run._optimizers import make_optimizer, parameter_groups
 from isogon.lab.run._run import CHECKPOINT, CONFIG, PREDICTIONS, RESULT, SNAPSHOT, STOP, WEIGHTS, Run
+from isogon.lab.run._weight_average import WeightAverage
 from isogon.optim import drive, split_groups
 from isogon.schedules import Balanced, Exponential, from_name
 
@@ -95,8 +95,9 @@ class Training:
             self.optimizer = make_optimizer(split_groups(self.model, scale_map), config.recipe)
             self.driver = drive(self.optimizer, schedule, model=self.model, scale_map=scale_map)
         else:
-            self.optimizer = make_optimizer([p for p in self.model.parameters() if p.requires_grad], config.recipe)
+            self.optimizer = make_optimizer(parameter_groups(self.model, config), config.recipe)
             self.driver = drive(self.optimizer, schedule)
+        self._average = WeightAverage(self.model, config.average) if config.average else None
         self._turns = Turns(self.model, config.turns)
         # Held from here on; an error before leaves the folder free for the next try.
         self._lock = checkpoints.FolderLock(folder) if folder is not None and self.ranks.leads else None
@@ -109,6 +110,7 @@ class Training:
                 batch_size=config.recipe.batch_size,
                 samples=config.recipe.samples,
                 scale_map=scale_map,
+                symmetries=symmetries_of(config, self.data),
                 every_steps=config.monitor_every,
                 sinks=[self._writer] if self._writer else [],
                 flush_epochs=False,
@@ -121,7 +123,7 @@ class Training:
         #: one row per epoch
         self.history: list[dict[str, Any]] = []
         self.diverged = False
-        #: loss, right answers and samples of the epoch under way
+        #: loss, right answers and labels of the epoch under way
         self.sums = torch.zeros(3, dtype=torch.float64, device=self.device)
         self._started = 0.0
         try:
@@ -154,17 +156,19 @@ class Training:
             torch.manual_seed(generator(self.config.seed, purpose, self.epoch).initial_seed())
 
     def batches(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """Images and labels of each step of the epoch in progress; under several ranks, this one's part."""
+        """Samples and labels of each step of the epoch in progress; under several ranks, this one's part."""
         for places, drawn in self.plan.batches():
             yield self.inputs(self.ranks.part(places), self.ranks.part(drawn))
 
     def inputs(self, places: Tensor, drawn: Tensor) -> tuple[Tensor, Tensor]:
-        """Images, augmented by `drawn`, and labels of the training samples at `places`."""
+        """Samples, augmented by `drawn`, and labels of the training samples at `places`."""
         images = self.augmentation.apply(self.data.train_x[places], drawn)
         return self.prepare(images), self.data.train_y[places]
 
     def prepare(self, images: Tensor) -> Tensor:
-        """Raw pixels as the network takes them."""
+        """Raw pixels, or bytes, as the network takes them."""
+        if self.data.is_text:
+            return images.long()
         values = normalise(images, self.data.mean, self.data.std, self.dtype)
         return values.contiguous(memory_format=self._layout) if values.dim() == 4 else values
 
@@ -183,20 +187,24 @@ class Training:
         for inputs, labels in zip(torch.split(x, part), torch.split(y, part), strict=True):
             with self.autocast():
                 outputs = self.network(inputs)
-            loss = cross_entropy(outputs.to(self.dtype), labels)
+            loss = loss_of(outputs.to(self.dtype), labels)
             torch.autograd.backward(loss * (len(labels) / len(y)))
             self.note(loss, outputs, labels)
 
     @torch.no_grad()
     def note(self, loss: Tensor, outputs: Tensor, labels: Tensor) -> None:
         """Count a mean loss and its outputs towards the epoch's row; nothing waits for the device."""
-        right = (outputs.argmax(1) == labels).sum()
-        self.sums[0] += loss.detach() * len(labels)
+        right = (outputs.argmax(-1) == labels).sum()
+        self.sums[0] += loss.detach() * labels.numel()
         self.sums[1] += right
-        self.sums[2] += len(labels)
+        self.sums[2] += labels.numel()
 
     def step(self) -> None:
+        if self.config.clip is not None:
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip)
         self.optimizer.step()
+        if self._average is not None:
+            self._average.step()
         with self.move_rates():
             self.driver.step()
         self._turns.step()
@@ -220,7 +228,7 @@ class Training:
             "train_accuracy": right / count,
             "test_loss": test_loss,
             "test_accuracy": test_accuracy,
-            "images_per_second": count / seconds,
+            "images_per_second": count / self.data.labels_per_sample / seconds,
             **self._turns.row(),
         }
         step = (self.epoch + 1) * self.config.steps_per_epoch - 1
@@ -243,8 +251,11 @@ class Training:
         ended, every = self.epoch + 1, self.config.test_every
         if ended < self.config.epochs and not (every and ended % every == 0):
             return math.nan, math.nan
-        with self.autocast():
+        with self.autocast(), self._tested_weights():
             return evaluate(self.model, self.data.test_x, self.data.test_y, self.prepare_test, self.ranks)
+
+    def _tested_weights(self) -> AbstractContextManager[None]:
+        return nullcontext() if self._average is None else self._average.in_place()
 
     def finish(self) -> Run:
         """Close the records, write the files of the run, and return it."""
@@ -260,9 +271,10 @@ class Training:
         )
         if self.folder is not None and self.ranks.leads:
             if self.config.save_weights:
-                checkpoints.save_checkpoint(self.folder / WEIGHTS, self.model.state_dict())
+                with self._tested_weights():
+                    checkpoints.save_checkpoint(self.folder / WEIGHTS, self.model.state_dict())
             if self.config.save_predictions:
-                with self.autocast():
+                with self.autocast(), self._tested_weights():
                     classes = predict_classes(self.model, self.data.test_x, self.prepare_test)
                 write_whole(self.folder / PREDICTIONS, _npy(classes.numpy().astype(np.int16)))
             # Last: where it is, the run is complete.
@@ -294,6 +306,7 @@ class Training:
             "optimizer": self.optimizer.state_dict(),
             "driver": self.driver.state_dict(),
             "monitor": self.monitor.state_dict() if self.monitor is not None else {},
+            "average": self._average.state_dict() if self._average is not None else {},
         }
         checkpoints.save_checkpoint(self.folder / CHECKPOINT, state)
         self._last_checkpoint = time.monotonic()
@@ -325,6 +338,8 @@ class Training:
         self.driver.load_state_dict(state["driver"])
         if self.monitor is not None:
             self.monitor.load_state_dict(state["monitor"])
+        if self._average is not None:
+            self._average.load_state_dict(state["average"])
 
     def _saved_state(self) -> dict[str, Any] | None:
         """What the checkpoint holds; None where there is none, or where it or the records beside it are damaged.

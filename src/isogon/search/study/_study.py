@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, get_type_hints
 
 from isogon.errors import ArgumentError, IsogonError, MissingExtraError, printable
 from isogon.files import read_toml
-from isogon.lab import TRAINED, Config, Engine, RaySettings
+from isogon.lab import TRAINED, Config, Engine, RaySettings, is_text
 from isogon.recipe import Recipe
 from isogon.search.fit import default_grid
 
@@ -127,7 +127,8 @@ else:
 class TaskTable(_LabTask):
     """What to train: an isogon lab task (the fields of `lab.Config`), or the user's own `objective`.
 
-    The search looks for the best `metric`. A loss is minimized and an accuracy maximized; other names need `direction`.
+    The search looks for the best `metric`: the accuracy, of text the loss, unless another is named. A loss is minimized
+    and an accuracy maximized; other names need `direction`.
     """
 
     objective: str | None = None
@@ -137,6 +138,8 @@ class TaskTable(_LabTask):
     @model_validator(mode="before")
     @classmethod
     def _set_direction(cls, content: Any) -> Any:
+        if isinstance(content, dict) and "metric" not in content and isinstance(data := content.get("data"), str):
+            content = {**content, "metric": "loss"} if is_text(data) else content
         if isinstance(content, dict) and "direction" not in content and isinstance(content.get("metric"), str):
             usual = _usual_direction(content["metric"])
             if usual is None:
