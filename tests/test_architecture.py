@@ -175,6 +175,40 @@ def test_what_benchmarks_tools_and_examples_import_is_there(root, package):
                         assert hasattr(import_module(node.module), alias.name), f"{path}: {node.module}.{alias.name}"
 
 
+#: calls that write to a path; `files.write_whole` alone may
+WRITERS = re.compile(
+    r"(.*\.(write_text|write_bytes|savefig|to_parquet|to_csv|tofile)|(torch|np|numpy)\.savez?|(json|pickle)\.dump)"
+)
+
+
+def find_writes(path: Path) -> list[str]:
+    """Calls of `path` that write a file past the one writer: their first path is no stream in memory.
+
+    A call with a `stream` writes into memory, and one without arguments but options returns bytes.
+    """
+    writes = []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if not (isinstance(node, ast.Call) and WRITERS.fullmatch(ast.unparse(node.func))):
+            continue
+        targets = [*node.args, *(option.value for option in node.keywords if option.arg in ("path", "file", "f"))]
+        names = {target.id for target in targets if isinstance(target, ast.Name)}
+        if targets and not names & {"stream"}:
+            writes.append(f"{path.name}:{node.lineno} {ast.unparse(node)}")
+    return writes
+
+
+def test_all_files_are_written_by_the_one_writer(package):
+    others = [write for path in package.rglob("*.py") if path.name != "files.py" for write in find_writes(path)]
+    assert others == []
+
+
+def test_the_search_for_writes_finds_them(tmp_path):
+    (tmp_path / "a.py").write_text(
+        "torch.save(state, folder / 'a.pt')\nrows.to_parquet(index=False)\nx.write_text('')\n"
+    )
+    assert len(find_writes(tmp_path / "a.py")) == 2
+
+
 @pytest.mark.parametrize("door", ["isogon", "isogon.search"])
 def test_lazy_doors_say_the_same_to_type_checkers(package, door):
     module = import_module(door)

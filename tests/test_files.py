@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -121,6 +122,22 @@ def test_a_bad_toml_file_gets_one_sentence(tmp_path, content):
     with pytest.raises(ArgumentError, match=r"^file must be ") as refusal:
         read_toml(tmp_path / "a.toml", "file")
     assert len(str(refusal.value).splitlines()) == 1
+
+
+def test_a_pipe_is_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe.toml")
+    with pytest.raises(ArgumentError, match="file must be a file, not a pipe"):
+        read_toml(tmp_path / "pipe.toml", "file")
+
+
+def test_what_is_written_is_synced_before_it_is_in_place(tmp_path, monkeypatch):
+    """A crash of the machine leaves the old file or the new one: content, move, and the move's own record."""
+    calls = []
+    fsync, replace = os.fsync, Path.replace
+    monkeypatch.setattr(os, "fsync", lambda descriptor: calls.append("sync") or fsync(descriptor))
+    monkeypatch.setattr(Path, "replace", lambda self, target: calls.append("move") or replace(self, target))
+    write_whole(tmp_path / "file", "content")
+    assert calls == ["sync", "move", "sync"]
 
 
 def test_a_file_without_end_is_not_read_to_its_end():

@@ -112,25 +112,60 @@ def test_a_bad_config_ends_the_lab_with_one_sentence(tmp_path, content, capsys):
         f"Authorization: Basic {SECRET}",
         f"AWS_SECRET_ACCESS_KEY={SECRET}",
         f"private_key={SECRET}",
+        f"wandb_key={SECRET}",
+        f"host=h user=u pw={SECRET}",
+        f"pass='{SECRET}'",
+        f"auth={SECRET}",
+        ADDRESS.replace("://", ":/"),
     ],
 )
 def test_secrets_are_masked_whatever_the_key(text):
     assert SECRET not in without_secrets(text)
     assert SECRET not in str(IsogonError(text))
     # Cut at its end, an address no longer looks like one; so it is masked before.
-    assert SECRET[:6] not in str(ArgumentError("x", "y", "a" * 150 + text, "z"))
+    assert SECRET[:6] not in str(ArgumentError("x", "y", "a" * 150 + " " + text, "z"))
 
 
 def test_masking_takes_no_time_whatever_the_text():
     """A megabyte that begins an address again and again: seconds, where a pattern that goes back would take hours."""
-    long = "://a:" * 200_000
-    assert len(str(ArgumentError("x", "y", long, "z"))) < 300
-    without_secrets(long)
+    for long in ("://a:" * 200_000, "a" * 1_000_000, "-token" * 20_000, "--password" * 20_000):
+        assert len(str(ArgumentError("x", "y", long, "z"))) < 300
+        started = time.process_time()
+        without_secrets(long)
+        assert time.process_time() - started < 10
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["search", ADDRESS],
+        ["search", "--status", ADDRESS],
+        ["report", ADDRESS],
+        ["reproduce", ADDRESS],
+        ["transfer", "--recipe", ADDRESS, "--to", "batch=x4"],
+    ],
+)
+def test_no_argument_in_a_wrong_place_prints_its_password(arguments, capsys):
+    """A path has one slash where an address has two."""
+    with pytest.raises(SystemExit) as stop:
+        main(arguments)
+    assert stop.value.code == 2
+    out, err = capsys.readouterr()
+    assert SECRET not in out + err
+    assert "***" in err
 
 
 def test_what_is_no_secret_stays():
     harmless = ("lr must be above 0", "https://www.cs.toronto.edu/~kriz/cifar.html", "tokens: 5", "see a@b.c")
-    for text in (*harmless, "first pass: 12 trials failed", "compass=3", "tokenizer: bytes"):
+    for text in (
+        *harmless,
+        "first pass: 12 trials failed",
+        "compass=3",
+        "tokenizer: bytes",
+        "bypass = 2",
+        "tests passed: 3",
+        "author = me",
+    ):
         assert without_secrets(text) == text
 
 

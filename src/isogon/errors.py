@@ -11,16 +11,20 @@ from collections.abc import Iterable
 from typing import Any
 
 # Names that people give to secrets (not the tokens of a text), and what stands behind them: key=…, 'key': '…',
-# key = """…""", a list or table of such, or a word.
+# key = """…""", a list or table of such, or a word. What stands before the name does not matter, and the rest of its
+# word is taken once (*+), so that a long word takes no longer than its length.
 _NAMED_SECRET = re.compile(
     r"""(?ix)
-    ( [\w-]* (?: password | passwd | passphrase | \bpwd | secret | token(?![si]) | credential | authorization
-                | (?:api|access|private)[_-]?key ) [\w-]* ["']? \s* [:=] \s* )
+    ( (?: password | passwd | passphrase | \bpwd | secret | token(?![si]) | credential | authorization
+          | (?:api|access|private|wandb|account|signing)[_-]?key | (?<![^\W_])(?:pass|pw|auth)(?=["']?\s*=) )
+      [\w-]*+ ["']? \s* [:=] \s* )
     (?: b?\"{3}.*?(?:\"{3}|\Z) | b?"(?:\\.|[^"\\\n])*"? | b?'(?:\\.|[^'\\\n])*'?
       | \[[^\]\n]*\]? | \{[^}\n]*\}? | \([^)\n]*\)? | (?:bearer|basic)\s+\S+ | \S+ )
     """,
     re.DOTALL,
 )
+# An address that was taken for a path has lost one of its slashes.
+_SCHEME_END = re.compile(":/{1,2}")
 # Characters of a value that are looked at, before it is cut to what a sentence can hold.
 _MOST_LETTERS = 5000
 
@@ -87,17 +91,16 @@ def without_secrets(text: str, *, whole: bool = True) -> str:
 
 def _without_address(line: str, whole: bool) -> str:
     """A line without what stands between user: and @ of an address, to its last @: passwords may hold anything."""
-    start, end = line.find("://"), line.rfind("@")
-    while start >= 0:
-        colon = line.find(":", start + 3)
+    end = line.rfind("@")
+    for scheme in _SCHEME_END.finditer(line):
+        colon = line.find(":", scheme.end())
         if colon < 0:
             break
-        if not any(letter in " /@\"'" for letter in line[start + 3 : colon]):
+        if not any(letter in " /@\"'" for letter in line[scheme.end() : colon]):
             if end > colon:
                 return f"{line[: colon + 1]}***{line[end:]}"
             if not whole:
                 return f"{line[: colon + 1]}***"
-        start = line.find("://", start + 3)
     return line
 
 

@@ -119,11 +119,15 @@ def read_toml(file: str | os.PathLike[str], name: str) -> dict[str, Any]:
 def read_text(file: str | os.PathLike[str], name: str) -> str:
     """A text of at most 16 MiB; a refusal calls the file `name`."""
     try:
+        if stat.S_ISFIFO(os.stat(file).st_mode):  # nobody may ever write into it
+            raise ArgumentError(name, "a file, not a pipe", str(file), "save what comes out of it as a file")
         with open(file, "rb") as stream:
             data = stream.read(MOST_BYTES + 1)
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise ArgumentError(name, "a file we can read", str(file), f"{reason}; check the path") from None
+    except ArgumentError:
+        raise
     except ValueError as error:  # a NUL in the name
         raise ArgumentError(name, "a file we can read", str(file), first_line(error)) from None
     if len(data) > MOST_BYTES:

@@ -268,6 +268,23 @@ def test_each_finding_is_passed_on_once_while_the_run_goes_on():
     assert when == [("no_law", 4)], "at the end of the first epoch, and not again"
 
 
+def test_a_listener_that_fails_ends_no_training():
+    model, ids = make(tied=True)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.1)
+
+    def fail(finding: Finding) -> None:
+        raise OSError("no room for a message")
+
+    with (
+        pytest.warns(UserWarning, match="without a law"),
+        pytest.warns(
+            UserWarning, match=r"on_finding raised \(OSError: no room for a message\) and is not called again"
+        ),
+    ):
+        monitor = train(model, optimizer, ids, 12, inputs=ids[:2, :-1], on_finding=fail)
+    assert monitor.records.step.max() == 11
+
+
 def test_flat_shards_are_refused_when_the_monitor_is_made():
     model, _ = make()
     optimizer = torch.optim.AdamW(model.parameters())

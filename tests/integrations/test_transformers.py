@@ -18,6 +18,7 @@ from transformers import BertConfig, BertForSequenceClassification, Trainer, Tra
 
 from isogon.dynamics import read, read_epochs
 from isogon.integrations.transformers import IsogonCallback
+from isogon.report import summarise, write_page
 
 BATCH, ACCUMULATED, STEPS = 4, 2, 3  # 24 samples
 
@@ -121,6 +122,15 @@ def test_findings_are_in_the_log_of_transformers_and_passed_on(trainer, caplog):
     lines = [record.getMessage() for record in caplog.records if record.name == "transformers.isogon"]
     (coarse,) = [finding for finding in calls if finding.name == "below_resolution"]
     assert f"isogon, warning: {coarse.advice}" in lines
+
+
+def test_a_page_about_a_silent_theory_says_so_first(trainer, tmp_path):
+    """The documented line, with nothing said of the model, and what a user then reads."""
+    trainer(IsogonCallback(every_steps=1, folder=tmp_path / "run")).train()
+    summary = summarise(tmp_path / "run")
+    assert summary.findings[0].name == "no_law"
+    page = write_page(summary, tmp_path / "page.html").read_text()
+    assert "Nothing calls for a change" not in page
 
 
 @pytest.mark.parametrize("save", ["epoch", "steps"])

@@ -145,7 +145,7 @@ def test_why_a_step_is_not_recorded(make_config):
 @pytest.mark.parametrize("device", [CUDA])
 def test_lanes_that_gain_nothing_say_so(make_config, device):
     configs = [make_config(optimizer="adamw", lr=1e-3, epochs=1, seed=seed) for seed in range(2)]
-    with pytest.warns(UserWarning, match="Lanes go step by step and gain nothing: .*only SGD is recorded"):
+    with pytest.warns(UserWarning, match="Lanes train step by step and gain nothing: .*only SGD is recorded"):
         lanes(configs, device=device)
 
 

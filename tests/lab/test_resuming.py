@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -195,6 +196,40 @@ def test_a_run_with_a_damaged_checkpoint_starts_again_and_ends_the_same(stopped,
     assert_starts_again(config, folder, tmp_path, r"checkpoint.pt. The run starts again")
 
 
+def test_a_bit_turned_over_in_a_checkpoint_is_noticed(stopped, tmp_path):
+    """Within a tensor: torch would load it, and the run would go on from other weights."""
+    config, folder = stopped
+    file = folder / "checkpoint.pt"
+    state = torch.load(file, weights_only=True)
+    weight = next(value for value in state["model"].values() if value.numel() > 20).numpy().tobytes()
+    content = bytearray(file.read_bytes())
+    content[content.index(weight) + 3] ^= 64
+    file.write_bytes(content)
+    assert not torch.equal(*(torch.cat([v.flatten().double() for v in s["model"].values()])
+                             for s in (state, torch.load(file, weights_only=True))))  # fmt: skip
+    assert_starts_again(config, folder, tmp_path, r"checkpoint.pt. The run starts again")
+
+
+def test_a_checkpoint_that_lacks_something_is_damaged(stopped, tmp_path):
+    config, folder = stopped
+    file = folder / "checkpoint.pt"
+    state = torch.load(file, weights_only=True)
+    del state["driver"]
+    torch.save(state, file)
+    assert_starts_again(config, folder, tmp_path, r"checkpoint.pt, which lacks driver. The run starts again")
+
+
+def test_a_bit_turned_over_in_the_records_is_noticed(stopped, tmp_path):
+    """In the middle of a page of numbers, which compresses to nothing that pyarrow would miss."""
+    config, folder = stopped
+    file = folder / "epochs.parquet"
+    content = bytearray(file.read_bytes())
+    losses = np.asarray(pd.read_parquet(file)["train_loss"]).tobytes()
+    content[content.index(losses[:8]) + 1] ^= 1
+    file.write_bytes(content)
+    assert_starts_again(config, folder, tmp_path, r"epochs.parquet.damaged.* The run starts again")
+
+
 @pytest.mark.parametrize("name", ["records.part-000000.parquet", "epochs.parquet"])
 def test_a_run_with_damaged_records_starts_again_and_ends_the_same(stopped, tmp_path, name):
     config, folder = stopped
@@ -336,3 +371,14 @@ def test_records_without_a_checkpoint_are_made_again(make_config, tmp_path, recw
     names = {file.name for file in (tmp_path / "killed").iterdir()}
     assert names == {file.name for file in (tmp_path / "whole").iterdir()}
     assert not [warning for warning in recwarn if "holds another run" in str(warning.message)]
+
+
+def test_a_folder_whose_config_file_has_a_wrong_digit_is_still_known_by_its_checkpoint(stopped, make_config, tmp_path):
+    config, folder = stopped
+    content = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**content, "seed": content["seed"] + 1}))
+    seen = []
+    assert train(config, folder, device="cpu", report=seen.append).status == "finished"
+    assert [row["epoch"] for row in seen] == [2]
+    with pytest.raises(ArgumentError, match="empty or the folder of the same config"):
+        train(make_config(seed=99), folder, device="cpu")

@@ -232,6 +232,8 @@ def test_the_defaults_that_the_init_file_names_are_the_defaults():
     ("old", "new", "sentence"),
     [
         ("seeds = 2", "sedes = 2", r"study key search\.sedes is none that isogon knows: did you mean seeds\?"),
+        ('weight_decay = "?"', 'weigth_decay = "?"', r"recipe\.weigth_decay is none .*: did you mean weight_decay\?"),
+        ('["1/4"]', '["1e99999999"]', r"study (key|table) search\.fractions"),
         ("seeds = 2", "seeds = 0", r"study key search\.seeds must be greater than or equal to 1, got 0: "),
         ("lr = 0.1\n", "", r"study key recipe\.lr is missing"),
         ('weight_decay = "?"', "weight_decay = 0.1", r"study table recipe needs exactly one"),

@@ -31,7 +31,7 @@ from isogon.dynamics.measure import (
     trained_parameters,
 )
 from isogon.dynamics.record import Delivery, RowMaker, Sink, join_tables, table
-from isogon.errors import ArgumentError, IsogonError, check_whole
+from isogon.errors import ArgumentError, IsogonError, check_whole, first_line
 from isogon.recipe import Recipe
 from isogon.symmetry import ScaleMap, Symmetries
 
@@ -353,7 +353,13 @@ class Monitor:
         for finding in now:
             if finding.key not in self._reported:
                 self._reported.add(finding.key)
-                self._on_finding(finding)
+                try:
+                    self._on_finding(finding)
+                except Exception as error:  # the training is worth more than the message
+                    reason = f"{type(error).__name__}: {first_line(error)}"
+                    warnings.warn(f"on_finding raised ({reason}) and is not called again.", stacklevel=3)
+                    self._on_finding = None
+                    return
 
     def _warn_without_law(self) -> None:
         if not self.writes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 import os
 import warnings
@@ -14,6 +15,7 @@ from torch import nn
 
 from isogon.dynamics import Finding, Monitor, RunFolder, Sink
 from isogon.errors import ArgumentError, MissingExtraError
+from isogon.files import write_whole
 from isogon.integrations._findings_log import log_findings
 from isogon.symmetry import ScaleMap, Symmetries
 
@@ -131,7 +133,9 @@ class IsogonCallback(TrainerCallback):
         """Put the monitor's state into the checkpoint."""
         folder = _checkpoint(args, state)
         if self.monitor is not None and self.monitor.writes and folder.is_dir():
-            torch.save(self.monitor.state_dict(), folder / _FILE)
+            stream = io.BytesIO()
+            torch.save(self.monitor.state_dict(), stream)
+            write_whole(folder / _FILE, stream.getbuffer())
 
     def on_train_end(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any

@@ -144,6 +144,15 @@ def test_tiny_imagenet_must_be_complete(tiny):
         read_tiny_imagenet(tiny, TINY)
 
 
+def test_a_part_of_tiny_imagenet_will_do_where_its_classes_are_even(tiny):
+    """A quarter of it, for example; a run records which images it saw by the data's fingerprint."""
+    published = TinyImageNet(classes=3, train=16, test=24, size=8)
+    assert len(read_tiny_imagenet(tiny, published).train_x) == 12
+    (tiny / "tiny-imagenet-200" / "train" / "n01" / "images" / "n01_2.JPEG").unlink()
+    with pytest.raises(DamagedDataError, match=r"11 training .* a part must have as many images of each class"):
+        read_tiny_imagenet(tiny, published)
+
+
 def test_tiny_imagenet_names_what_is_missing(tmp_path, tiny):
     (tiny / "tiny-imagenet-200" / "val" / "val_annotations.txt").unlink()
     with pytest.raises(MissingDataError, match=r"val_annotations\.txt: unpack tiny-imagenet-200\.zip"):

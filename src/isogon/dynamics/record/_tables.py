@@ -36,6 +36,7 @@ SCHEMA = {
     "in_equilibrium": "boolean",
 }
 _TYPES = {name: pd.api.types.pandas_dtype(kind) for name, kind in SCHEMA.items()}
+_EPOCH_COLUMNS = ("epoch", "step")
 RECORDS, EPOCHS, RUN = "records.parquet", "epochs.parquet", "run.json"
 _PART = "records.part-{:06d}.parquet"
 _PARTS = "records.part-*.parquet"
@@ -82,7 +83,11 @@ def read_epochs(folder: str | os.PathLike[str]) -> pd.DataFrame:
     if not file.exists():
         return pd.DataFrame({"epoch": [], "step": []}, dtype="int64")
     # All bytes at once: pyarrow opens a path twice, and a run under way replaces the file in between.
-    return pd.read_parquet(BytesIO(file.read_bytes()))
+    epochs = _read_parquet(BytesIO(file.read_bytes()))
+    missing = [name for name in _EPOCH_COLUMNS if name not in epochs.columns]
+    if missing:
+        raise ArgumentError("path", "a run whose epochs can be read", str(file), f"it has no column {missing[0]}")
+    return epochs
 
 
 def read_run(folder: str | os.PathLike[str]) -> dict[str, Any]:
@@ -203,18 +208,18 @@ def _find_damage(file: Path) -> str | None:
     """Why a Parquet file of a run's folder is none; None where it is one. Errors of the disk are raised."""
     content = file.read_bytes()
     try:
-        columns = pd.read_parquet(BytesIO(content)).columns
-    except (OSError, ValueError) as error:  # pyarrow's errors are both
+        columns = _read_parquet(BytesIO(content)).columns
+    except Exception as error:  # pyarrow raises errors of many types
         return first_line(error)
-    needed = ("epoch", "step") if file.name == EPOCHS else tuple(SCHEMA)
+    needed = _EPOCH_COLUMNS if file.name == EPOCHS else tuple(SCHEMA)
     missing = [name for name in needed if name not in columns]
     return f"it has no column {missing[0]}" if missing else None
 
 
 def _read_file(file: Path) -> pd.DataFrame:
     try:
-        frame = pd.read_parquet(file)
-    except (OSError, ValueError) as error:  # pyarrow's errors are both
+        frame = _read_parquet(file)
+    except Exception as error:  # pyarrow raises errors of many types
         raise ArgumentError("path", "a Parquet file", str(file), f"{error}".splitlines()[0]) from None
     missing = [name for name in SCHEMA if name not in frame.columns]
     if missing:
@@ -222,5 +227,10 @@ def _read_file(file: Path) -> pd.DataFrame:
     return table({name: frame[name] for name in SCHEMA})
 
 
+def _read_parquet(source: Path | BytesIO) -> pd.DataFrame:
+    """A table whose bytes are those that were written, where it was written with checksums."""
+    return pd.read_parquet(source, page_checksum_verification=True)
+
+
 def _write(target: Path, rows: pd.DataFrame) -> None:
-    write_whole(target, rows.to_parquet(index=False))
+    write_whole(target, rows.to_parquet(index=False, write_page_checksum=True))

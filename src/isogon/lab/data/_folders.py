@@ -60,11 +60,15 @@ class TinyImageNet:
 
 
 def read_tiny_imagenet(root: Path, published: TinyImageNet = TinyImageNet()) -> Arrays:
-    """`tiny-imagenet-200` below the root; its validation images are the test set, as its test labels are secret."""
+    """`tiny-imagenet-200` below the root; its validation images are the test set, as its test labels are secret.
+
+    A part will do where each class has as many training and as many validation images as any other; which images a
+    run was trained on is in its fingerprint.
+    """
     folder = root / "tiny-imagenet-200"
     annotations = folder / "val" / "val_annotations.txt"
     for needed in (folder / "wnids.txt", folder / "train", annotations):
-        if not needed.exists():
+        if not (needed.is_dir() if needed.suffix == "" else needed.is_file()):
             raise MissingDataError(
                 f"tiny-imagenet lacks {needed}: unpack tiny-imagenet-200.zip in {root} as published, "
                 "or set ISOGON_DATA to the folder where it is unpacked."
@@ -79,11 +83,14 @@ def read_tiny_imagenet(root: Path, published: TinyImageNet = TinyImageNet()) -> 
         if name not in label_of:
             raise DamagedDataError(annotations, f"its line {line!r} names no class of wnids.txt")
         test.append((folder / "val" / "images" / file, label_of[name]))
-    if (len(ids), len(train), len(test)) != (published.classes, published.classes * published.train, published.test):
+    counts = [np.bincount([label for _, label in files], minlength=len(ids)) for files in (train, test)]
+    even = all(count.size and count.min() == count.max() > 0 for count in counts)
+    most = published.classes * published.train, published.test
+    if len(ids) != published.classes or not even or len(train) > most[0] or len(test) > most[1]:
         raise DamagedDataError(
             folder,
             f"it has {len(ids)} classes, {len(train)} training and {len(test)} validation images where the published "
-            f"set has {published.classes}, {published.classes * published.train} and {published.test}",
+            f"set has {published.classes}, {most[0]} and {most[1]}; a part must have as many images of each class",
         )
     parts = [
         (_decode([path for path, _ in files], None, published.size), np.array([label for _, label in files]))
@@ -94,7 +101,7 @@ def read_tiny_imagenet(root: Path, published: TinyImageNet = TinyImageNet()) -> 
 
 def _class_names(folder: Path, ids: Sequence[str]) -> tuple[str, ...]:
     """The classes' names where words.txt has them."""
-    lines = (folder / "words.txt").read_text().splitlines() if (folder / "words.txt").exists() else []
+    lines = (folder / "words.txt").read_text().splitlines() if (folder / "words.txt").is_file() else []
     names = dict(line.split("\t", 1) for line in lines if "\t" in line)
     return tuple(names.get(key, key) for key in ids)
 

@@ -31,7 +31,7 @@ _VALIDATED = 1024
 _SPLIT = 10
 #: a text of one file is cut, at ends of lines, into so many documents
 _PIECES = 100
-_MOST_BYTES = 2**30
+_MOST_BYTES, _PIECE = 2**30, 2**20
 _MOST_CONTEXT = 65_536
 _LEFT_OUT = {"test", "tests", "idlelib", "lib2to3", "site-packages", "dist-packages", "__pycache__"}
 
@@ -94,10 +94,15 @@ def _read_files(root: Path, files: list[Path]) -> list[tuple[str, bytes]]:
     documents, total = [], 0
     for name, file in sorted((file.relative_to(root).as_posix(), file) for file in files):
         try:
-            total += file.stat().st_size
-            if total > _MOST_BYTES or not file.is_file():
-                raise DamagedDataError(root, f"a text may have {_MOST_BYTES:,} bytes in all, in ordinary files")
-            documents.append((name, file.read_bytes()))
+            content = bytearray()
+            # Piece by piece: some files of the system have more to read than their size tells.
+            with file.open("rb") as stream:
+                while piece := stream.read(_PIECE):
+                    content += piece
+                    total += len(piece)
+                    if total > _MOST_BYTES:
+                        raise DamagedDataError(root, f"a text may have {_MOST_BYTES:,} bytes in all")
+            documents.append((name, bytes(content)))
         except OSError as error:
             raise DamagedDataError(file, error.strerror or "it cannot be read") from None
     return documents
@@ -141,7 +146,7 @@ def _cut(place: Path | str, documents: list[tuple[str, bytes]], context: int) ->
 def _sequences(text: bytes, context: int) -> NDArray[np.uint8]:
     """Consecutive stretches of `context` + 1 bytes that share one byte with the next."""
     values = np.frombuffer(text, np.uint8)
-    count = max(0, (len(values) - 1) // context)
-    starts = context * np.arange(count)
-    sequences: NDArray[np.uint8] = values[starts[:, None] + np.arange(context + 1)]
+    if len(values) <= context:
+        return np.empty((0, context + 1), np.uint8)
+    sequences: NDArray[np.uint8] = np.lib.stride_tricks.sliding_window_view(values, context + 1)[::context]
     return sequences

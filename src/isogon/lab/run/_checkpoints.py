@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import time
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ def load_checkpoint(source: Path, device: torch.device | str = "cpu") -> dict[st
     """The state that `save_checkpoint` saved; nothing in the file is executed."""
     reason = "it holds something else"
     try:
+        _check_sums(source)
         state = torch.load(source, map_location=device, weights_only=True)
     except Exception as error:  # torch raises errors of any type
         state = None
@@ -45,6 +47,16 @@ def load_checkpoint(source: Path, device: torch.device | str = "cpu") -> dict[st
             "checkpoint", "a file that lab.train wrote", str(source), f"{reason}; remove it to start again"
         )
     return state
+
+
+def _check_sums(source: Path) -> None:
+    """Refuse a file whose bytes are not those that were written; torch reads past the checksums that it writes."""
+    if not source.is_file():
+        raise ValueError("it is not an ordinary file")
+    with zipfile.ZipFile(source) as parts:
+        damaged = parts.testzip()
+    if damaged is not None:
+        raise ValueError(f"its part {damaged} is damaged")
 
 
 class FolderLock:

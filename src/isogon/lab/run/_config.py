@@ -126,6 +126,10 @@ class Config:
             object.__setattr__(self, name, check_number(name, getattr(self, name), low=0, high=1, **limits))
         check_choice("initialisation", self.initialisation, ("default", *get_args(Scheme)))
         check_whole("recipe.epochs", self.epochs, cure="give whole epochs")
+        for name in ("lr", "weight_decay"):
+            check_number(f"recipe.{name}", getattr(self.recipe, name), high=3e38, cure="float32 holds no larger one")
+        if self.data_root is not None and (not isinstance(self.data_root, str) or "\0" in self.data_root):
+            raise ArgumentError("data_root", "a folder's path", self.data_root, "leave it out for ISOGON_DATA")
         for name in ("net", "data", "augmentation", "schedule"):
             if not isinstance(getattr(self, name), str):
                 raise ArgumentError(name, "a name", getattr(self, name), "write it as a string")

@@ -36,6 +36,13 @@ def build(config: Config, data: Dataset) -> nn.Module:
         except TypeError as error:
             options = dict(config.net_options)
             raise ArgumentError("net_options", f"arguments of {config.net}", options, f"{error}") from None
+        except IsogonError:
+            raise
+        except Exception as error:  # the user's own network may raise anything, and a large one the memory's error
+            reason = f"{type(error).__name__}: {first_line(error)}"
+            raise IsogonError(
+                f"net {config.net} cannot be made ({reason}): change net_options, or the network."
+            ) from error
     if config.initialisation != "default":
         nets.initialise(model, config.initialisation, seed)  # type: ignore[arg-type]
     return model.train()
@@ -44,16 +51,16 @@ def build(config: Config, data: Dataset) -> nn.Module:
 def try_out(config: Config) -> None:
     """See, before anything is trained, that the data of `config` are there and that its network takes them.
 
-    Any error becomes one sentence.
+    Any error of the network becomes one sentence.
     """
+    data = load(config.data, config.data_root, config.recipe.samples, config.subset_seed)
     try:
-        data = load(config.data, config.data_root, config.recipe.samples, config.subset_seed)
         draws_random_numbers(build(config, data), shape_of(config, data))
     except IsogonError:
         raise
     except Exception as error:  # the user's own network may raise anything
         what = f"net {config.net} does not take the {'text' if is_text(config.data) else 'images'} of {config.data}"
-        raise IsogonError(f"{what} ({type(error).__name__}: {first_line(error)}): mend the network.") from error
+        raise IsogonError(f"{what} ({type(error).__name__}: {first_line(error)}): change the network.") from error
 
 
 def check_names(config: Config) -> None:

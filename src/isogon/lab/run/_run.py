@@ -154,7 +154,7 @@ class Run:
             if len(epochs) != result["epochs"]:
                 raise ValueError("its table of epochs is not complete")
             config = Config.from_dict(content)
-        except (OSError, ValueError, KeyError, TypeError):  # pyarrow's errors are among them
+        except Exception:  # pyarrow raises errors of many types
             cure = "remove the folder to train it again"
             raise DamagedRunError("folder", "a run whose files can be read", str(folder), cure) from None
         return cls(config, status, epochs, data_fingerprint=fingerprint, folder=folder)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,10 @@ import torch
 from isogon.errors import ArgumentError, check_whole
 from isogon.files import read_json
 from isogon.lab._progress import bar_of_epochs
+from isogon.lab.run._checkpoints import load_checkpoint
 from isogon.lab.run._config import Config
 from isogon.lab.run._distributed import current_ranks
-from isogon.lab.run._run import CONFIG, Run
+from isogon.lab.run._run import CHECKPOINT, CONFIG, Run
 from isogon.lab.run._training import Training
 
 #: called after each epoch with its row
@@ -88,16 +89,22 @@ def run_folder(out: str | os.PathLike[str] | None, config: Config) -> Path | Non
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ArgumentError("out", "a folder we can make", str(folder), error.strerror or "choose another") from None
-    if _other_config(folder / CONFIG, config):
+    if _other_config(folder, config):
         raise ArgumentError("out", "empty or the folder of the same config", str(folder), "choose another")
     return folder
 
 
-def _other_config(file: Path, config: Config) -> bool:
-    """Whether the folder belongs to another config; a damaged file does not count, and is written again."""
-    if not file.exists():
+def _other_config(folder: Path, config: Config) -> bool:
+    """Whether the folder belongs to another config; a damaged file does not count, and is written again.
+
+    A digit may have changed in it: then the checkpoint still knows whose folder it is.
+    """
+    if not (folder / CONFIG).exists():
         return False
-    try:
-        return Config.from_dict(read_json(file, CONFIG)).key != config.key
-    except ArgumentError:
-        return False
+    with suppress(ArgumentError):
+        if Config.from_dict(read_json(folder / CONFIG, CONFIG)).key == config.key:
+            return False
+        with suppress(ArgumentError):
+            return load_checkpoint(folder / CHECKPOINT).get("key") != config.key
+        return True
+    return False

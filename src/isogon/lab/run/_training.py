@@ -354,6 +354,8 @@ class Training:
                 state = checkpoints.load_checkpoint(file, self.device)
             except ArgumentError:
                 damaged.append(file.name)
+            if state is not None and (lacking := [name for name in _SAVED if name not in state]):
+                damaged.append(f"{file.name}, which lacks {lacking[0]}")
             if state is not None and self._writer is not None and self._writer.epochs_kept < state.get("epoch", 0):
                 damaged.append("the table of epochs, which is not complete")
             whole = self.ranks.total(torch.tensor(len(damaged), device=self.device)).item() == 0
@@ -363,6 +365,10 @@ class Training:
             if not whole:
                 return None
         return state
+
+
+#: what a checkpoint holds at least
+_SAVED = ("key", "data", "epoch", "diverged", "history", "model", "optimizer", "driver", "monitor")
 
 
 def _load(config: Config) -> Dataset:

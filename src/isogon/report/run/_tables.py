@@ -174,7 +174,7 @@ def _records(place: Path) -> pd.DataFrame:
         return read(place)
     except ArgumentError:
         raise
-    except (OSError, TypeError, ValueError) as error:  # a table with the right columns and wrong contents
+    except Exception as error:  # a table with the right columns and wrong contents
         raise ArgumentError("path", "a run whose records can be read", str(place), first_line(error)) from None
 
 
@@ -184,7 +184,7 @@ def _epochs(folder: Path) -> tuple[pd.DataFrame, list[MetricLine]]:
     try:
         epochs = read_epochs(folder)
         return epochs, metric_lines(epochs)
-    except (KeyError, OSError, TypeError, ValueError) as error:
+    except Exception as error:  # pyarrow raises errors of many types
         raise ArgumentError("path", "a run whose epochs can be read", str(folder), first_line(error)) from None
 
 

@@ -143,7 +143,9 @@ class TaskTable(_LabTask):
         if isinstance(content, dict) and "direction" not in content and isinstance(content.get("metric"), str):
             usual = _usual_direction(content["metric"])
             if usual is None:
-                raise ValueError(f'has metric = "{content["metric"]}": add direction = "minimize" or "maximize"')
+                raise ValueError(
+                    f'has metric = "{printable(content["metric"])}": add direction = "minimize" or "maximize"'
+                )
             return {**content, "direction": usual}
         return content
 
