@@ -1,4 +1,4 @@
-"""Doctests left out where their module needs what is not installed; what tests were skipped for; how long some may take."""
+"""Doctests left out where their module needs what is not installed; why tests were skipped; how long some may take."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ from search_baselines import search_rates
 
 from isogon import Recipe
 from isogon.files import write_json
-from isogon.lab import Config, Event, RunEnded, RunFailed, Say, run_all
+from isogon.lab import Config, Event, EventListener, ObjectiveEnded, RunFailed, run_all
 from isogon.lab.engines._workers import work_through
 from isogon.search import Outcome, Study, run, study_template
 
@@ -80,10 +80,10 @@ class BaselineJob:
     def keys(self) -> list[str]:
         return [self.name]
 
-    def work(self, say: Say) -> None:
+    def work(self, emit: EventListener) -> None:
         rates = search_rates(self.config, self.out, **self.settings)
         answer = Answer(rates.recipe.lr, rates.recipe.weight_decay, rates.trials, rates.images, rates.lost)
-        say(RunEnded(self.name, answer))
+        emit(ObjectiveEnded(self.name, asdict(answer)))
 
 
 def make_study(options: argparse.Namespace, fractions: Sequence[float]) -> Study:
@@ -97,7 +97,7 @@ def make_study(options: argparse.Namespace, fractions: Sequence[float]) -> Study
 
 
 def make_answer(outcome: Outcome, recipe: Recipe) -> Answer:
-    return Answer(recipe.lr, recipe.weight_decay, len(outcome.rows), outcome.cost.images, outcome.lost)
+    return Answer(recipe.lr, recipe.weight_decay, len(outcome.trials), outcome.cost.images, outcome.lost)
 
 
 def best_of_grid(outcome: Outcome) -> Answer:
@@ -133,11 +133,11 @@ def run_baselines(options: argparse.Namespace, keep: Callable[[str, Answer], Non
     def handle(event: Event) -> None:
         if isinstance(event, RunFailed):
             raise RuntimeError(f"{event.key}: {event.error}")
-        if isinstance(event, RunEnded):
-            keep(event.key, event.result)
+        if isinstance(event, ObjectiveEnded):
+            keep(event.key, Answer(**event.result))
 
     if jobs:
-        work_through(jobs, workers=min(options.workers, len(jobs)), heard=handle)
+        work_through(jobs, workers=min(options.workers, len(jobs)), on_event=handle)
 
 
 def final_runs(options: argparse.Namespace, answers: Mapping[str, Answer]) -> dict[str, list[float | None]]:

@@ -1,4 +1,4 @@
-"""The tour: a glimpse of it end to end as a user starts it, and its sentences about made-up numbers."""
+"""The demo: a glimpse of it end to end as a user starts it, and its sentences about made-up numbers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from torch import nn
 
 import isogon
 from isogon.cli import main
-from isogon.demo import GLIMPSE, WHOLE, network, tour
+from isogon.demo import GLIMPSE, WHOLE, network, run_demo
 from isogon.demo import _plan as plan
 from isogon.demo import _sentences as sentences
 from isogon.demo._results import best_factor
@@ -33,7 +33,7 @@ EXAMPLE = "isogon demo --quick --out isogon-glimpse"
 @pytest.fixture(scope="module")
 def glimpse(tmp_path_factory):
     """The example of `--help`, in a process of its own; it works without being installed, too."""
-    folder = tmp_path_factory.mktemp("tour")
+    folder = tmp_path_factory.mktemp("run_demo")
     variables = {**os.environ, "PYTHONPATH": str(Path(isogon.__file__).parents[1])}
     command = [sys.executable, "-m", *EXAMPLE.split()]
     done = subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True, check=False, timeout=300)
@@ -201,7 +201,7 @@ def test_a_folder_that_cannot_be_made_is_refused(tmp_path, capsys):
 def test_a_missing_plotly_is_told_before_anything_is_trained(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "plotly.offline", None)
     with pytest.raises(MissingExtraError, match="plotly is needed"):
-        tour(tmp_path / "never", GLIMPSE)
+        run_demo(tmp_path / "never", GLIMPSE)
     assert not (tmp_path / "never").exists()
 
 

@@ -457,10 +457,10 @@ def good_study(tmp_path_factory) -> Path:
         "search": {"seeds": 1, "fractions": ["1/16"]},
     }
 
-    def in_turn(jobs, *, heard, claim):
+    def in_turn(jobs, *, on_event, claim):
         for job in jobs:
             if claim(job):
-                job.work(heard)
+                job.work(on_event)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(execution, "pool_for", lambda *_, **__: in_turn)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from isogon.lab import TrainingEnded, run_all
-from isogon.lab.engines._workers import workers_kept
+from isogon.lab.engines._workers import keep_workers
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _one_worker_for_all_tests():
     """To start one takes seconds."""
-    with workers_kept():
+    with keep_workers():
         yield
 
 

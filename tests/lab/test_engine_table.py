@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from isogon.lab import ENGINES, TrainingEnded, TrainingEpoch, run_all
-from isogon.lab.engines import ENGINE_TABLE, EpochEnded, RunEnded, RunFailed, kept_ready
+from isogon.lab.engines import ENGINE_TABLE, EpochEnded, RunEnded, RunFailed, keep_ready
 from isogon.lab.engines._run_all import TrainingJob
 from isogon.lab.run import Run
 
@@ -14,7 +14,7 @@ from isogon.lab.run import Run
 def engine(request):
     if request.param == "ray":
         pytest.importorskip("ray")
-    with kept_ready(request.param):
+    with keep_ready(request.param):
         yield request.param
 
 

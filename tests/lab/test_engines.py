@@ -21,7 +21,7 @@ import torch
 from isogon.errors import ArgumentError
 from isogon.lab import Run, load, run_all, train
 from isogon.lab.engines._lanes import LanesEngine
-from isogon.lab.engines._workers import workers_kept
+from isogon.lab.engines._workers import keep_workers
 
 # Runs the configs of a file in a process of its own, where optuna and pydantic cannot be imported.
 DRIVER = """
@@ -142,7 +142,7 @@ needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="lo
 @pytest.fixture
 def _kept_workers():
     """The second of two calls need not start its own, which takes seconds."""
-    with workers_kept():
+    with keep_workers():
         yield
 
 

@@ -42,8 +42,8 @@ from isogon.lab import (
 from isogon.lab.engines._run_all import TrainingJob
 from isogon.lab.engines.ray import _session as ray_session
 from isogon.lab.engines.ray._pool import _Attempt, _handle_death, _pass_on, work_through_on_ray
-from isogon.lab.engines.ray._session import _connect, _owner, ray_kept, remove_leftover_clusters
-from isogon.lab.engines.ray._task import DriverContext, FileMade, work_and_report
+from isogon.lab.engines.ray._session import _connect, _owner, keep_ray, remove_leftover_clusters
+from isogon.lab.engines.ray._task import CoordinatorContext, FileMade, work_and_report
 
 pytest.importorskip("ray", reason="Ray is not installed")
 if not Path("/proc/self/stat").exists():
@@ -189,7 +189,7 @@ def cluster():
         before = {name: value for name, value in os.environ.items() if name != "PYTEST_CURRENT_TEST"}
         handler = signal.getsignal(signal.SIGTERM)
         try:
-            with ray_kept() as connect:
+            with keep_ray() as connect:
                 with pytest.MonkeyPatch.context() as now:
                     now.setattr(tempfile, "tempdir", str(folder))
                     now.setattr(os, "sched_getaffinity", lambda process: {0})
@@ -326,7 +326,7 @@ def test_files_come_before_the_end_and_the_result_last(make_config, tmp_path, mo
     monkeypatch.setattr(tempfile, "tempdir", str(node))
     config = make_config(monitor_every=0)
     job = TrainingJob((config,), str(tmp_path / "unseen"), "cpu")
-    news = list(work_and_report(pickle.dumps((job, "mark")), DriverContext(os.getcwd(), (), {})))
+    news = list(work_and_report(pickle.dumps((job, "mark")), CoordinatorContext(os.getcwd(), (), {})))
     assert [type(event) for event in news if not isinstance(event, FileMade)] == [EpochEnded] * 3 + [RunEnded]
     files = [event.path for event in news if isinstance(event, FileMade)]
     assert files[-1] == f"{config.name}/result.json"
@@ -344,11 +344,11 @@ class CountingJob:
     out: str
     keys: tuple[str, ...] = ("it",)
 
-    def moved_to(self, out: str) -> CountingJob:
+    def move_to(self, out: str) -> CountingJob:
         return CountingJob(out)
 
-    def work(self, say) -> None:
-        say(EpochEnded("it", torch.get_num_threads()))
+    def work(self, emit) -> None:
+        emit(EpochEnded("it", {"threads": torch.get_num_threads()}))
         raise ValueError("no luck")
 
 
@@ -357,8 +357,10 @@ def test_a_job_has_one_thread_and_its_exception_ends_the_stream(tmp_path, monkey
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(2)
-        news = work_and_report(pickle.dumps((CountingJob(str(tmp_path)), "mark")), DriverContext(os.getcwd(), (), {}))
-        assert next(news) == EpochEnded("it", 1)
+        news = work_and_report(
+            pickle.dumps((CountingJob(str(tmp_path)), "mark")), CoordinatorContext(os.getcwd(), (), {})
+        )
+        assert next(news) == EpochEnded("it", {"threads": 1})
         with pytest.raises(ValueError, match="no luck"):
             next(news)
     finally:
@@ -367,7 +369,7 @@ def test_a_job_has_one_thread_and_its_exception_ends_the_stream(tmp_path, monkey
 
 def test_what_another_driver_has_is_left_to_it(cluster, make_config, tmp_path):
     job, events = TrainingJob((make_config(epochs=1),), str(tmp_path), "cpu"), []
-    work_through_on_ray([job], heard=events.append, claim=lambda job: False, settings=RaySettings())
+    work_through_on_ray([job], on_event=events.append, claim=lambda job: False, settings=RaySettings())
     assert events == []
 
 
@@ -375,18 +377,18 @@ def test_after_the_last_word_nothing_is_tried_again_or_reported_twice(tmp_path):
     attempt, events, waiting = _Attempt(CountingJob(str(tmp_path), ("one", "two")), tries=1), [], deque()
 
     hear = events.append
-    _pass_on(attempt, RunEnded("one", 0.5), hear)
-    _pass_on(attempt, EpochEnded("two", 0), hear)
+    _pass_on(attempt, RunEnded("one", "finished"), hear)
+    _pass_on(attempt, EpochEnded("two", {}), hear)
     _handle_death(attempt, OSError("gone"), RaySettings(retries=1), waiting, hear)
     assert list(waiting) == [attempt]
-    _pass_on(attempt, RunEnded("one", 0.5), hear)  # by the second try, which finds it ended
-    assert events == [RunEnded("one", 0.5), EpochEnded("two", 0)]
+    _pass_on(attempt, RunEnded("one", "finished"), hear)  # by the second try, which finds it ended
+    assert events == [RunEnded("one", "finished"), EpochEnded("two", {})]
     attempt.tries = 2
     _handle_death(attempt, OSError("gone"), RaySettings(retries=1), waiting, hear)
     assert events[2:] == [RunFailed("two", "its worker on Ray ended 2 times, last with: gone")]
     waiting.clear()
     done = _Attempt(CountingJob(str(tmp_path)), tries=1)
-    _pass_on(done, RunEnded("it", 0.5), hear)
+    _pass_on(done, RunEnded("it", "finished"), hear)
     _handle_death(done, OSError("gone"), RaySettings(), waiting, hear)
     assert not waiting
 
@@ -493,9 +495,9 @@ LISTENING = """
 import json, os, sys
 import psutil
 from isogon.lab import RaySettings
-from isogon.lab.engines.ray._session import ray_kept
+from isogon.lab.engines.ray._session import keep_ray
 
-with ray_kept() as connect:
+with keep_ray() as connect:
     ray = connect(RaySettings(address="local"))
     assert ray.get(ray.remote(lambda: 1).remote()) == 1
     processes = [psutil.Process(), *psutil.Process().children(recursive=True)]

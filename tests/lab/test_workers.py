@@ -12,8 +12,8 @@ import pytest
 
 pytest.importorskip("optuna")
 
-from isogon.lab import EpochEnded, RunEnded
-from isogon.lab.engines._workers import work_through, workers_kept
+from isogon.lab import EpochEnded, ObjectiveEnded
+from isogon.lab.engines._workers import keep_workers, work_through
 from isogon.search.study._study import TaskTable
 from isogon.search.trials._execution import ObjectiveJob
 
@@ -31,9 +31,9 @@ def process_of(tmp_path, monkeypatch):
         events = []
         task = TaskTable(objective="objective_of_workers:number", metric="number", direction="maximize")
         job = ObjectiveJob(task.objective, task, key, recipe, 0, str(tmp_path), "cpu")
-        work_through([job], workers=1, heard=events.append)
+        work_through([job], workers=1, on_event=events.append)
         (event,) = events
-        assert isinstance(event, RunEnded)
+        assert isinstance(event, ObjectiveEnded)
         return int(event.result["value"])
 
     return call
@@ -48,7 +48,7 @@ def lives(number):
 
 
 def test_kept_workers_serve_again_and_go_in_the_end(process_of):
-    with workers_kept():
+    with keep_workers():
         first = process_of("a")
         assert process_of("b") == first
         os.kill(first, signal.SIGKILL)
@@ -85,12 +85,12 @@ class Blocked:
 
     keys = ("",)
 
-    def work(self, say):
-        say(EpochEnded("", [int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, [])]))
+    def work(self, emit):
+        emit(EpochEnded("", {"blocked": [int(number) for number in signal.pthread_sigmask(signal.SIG_BLOCK, [])]}))
 
 
 def test_no_interrupt_reaches_a_worker_not_even_the_first():
     events = []
-    work_through([Blocked(), Blocked()], workers=2, heard=events.append)
-    assert [event.report for event in events] == [[signal.SIGINT]] * 2
+    work_through([Blocked(), Blocked()], workers=2, on_event=events.append)
+    assert [event.row["blocked"] for event in events] == [[signal.SIGINT]] * 2
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, []), "and none is lost here"

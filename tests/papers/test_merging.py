@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from isogon.errors import ArgumentError
-from isogon.lab.engines._workers import workers_kept
+from isogon.lab.engines._workers import keep_workers
 from isogon.papers.reproduction._experiment import Options, Planned
 from isogon.papers.reproduction._fingerprint import code_fingerprint
 from isogon.papers.reproduction._merging import merge
@@ -179,7 +179,7 @@ def test_panels_of_several_calls_make_one_result(toys, toy_config, tmp_path):
     def call(experiment, panel):
         return reproduce([experiment], Options(panels=(panel,)), out=out, tell=messages.append, **HERE)[0]
 
-    with workers_kept():
+    with keep_workers():
         call(experiment, "b")
         call(experiment, "a")
     saved = read_reproduction(out / "results", experiment, "tiny")

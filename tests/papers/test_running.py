@@ -19,7 +19,7 @@ import pytest
 
 from isogon.cli import main
 from isogon.errors import ArgumentError
-from isogon.lab.engines._workers import workers_kept
+from isogon.lab.engines._workers import keep_workers
 from isogon.papers.reproduction import _runner as running
 from isogon.papers.reproduction._experiment import Options, Planned, cell_of, final_row
 from isogon.papers.reproduction._registry import experiments
@@ -34,7 +34,7 @@ BUDGET = 180
 @pytest.fixture(scope="module", autouse=True)
 def _worker_kept():
     """To start a worker takes seconds."""
-    with workers_kept():
+    with keep_workers():
         yield
 
 

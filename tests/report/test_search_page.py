@@ -83,7 +83,7 @@ def test_every_run_mean_and_top_is_where_the_outcome_has_it(page):
         runs, means, fit, top = traces[4 * place : 4 * place + 4]
         wanted = [
             (row.planned.tuning_factor, 100 * row.score)
-            for row in outcome.rows
+            for row in outcome.trials
             if row.score and (row.planned.samples, row.planned.purpose) == (samples, "search")
         ]
         assert len(wanted) == 9
@@ -143,8 +143,8 @@ def test_every_trial_is_listed_with_its_status(page, evil):
     outcome, _, path = page
     body = re.search(r"<tbody>(.*?)</tbody>", path.read_text(encoding="utf-8"))[1]
     listed = [[unescape(cell) for cell in re.findall(r"<td>(.*?)</td>", row)] for row in body.split("</tr>")[:-1]]
-    assert [row[6] for row in listed] == [row.status for row in outcome.rows]
-    accuracies = ["–" if row.score is None else f"{100 * row.score:.2f} %" for row in outcome.rows]
+    assert [row[6] for row in listed] == [row.status for row in outcome.trials]
+    accuracies = ["–" if row.score is None else f"{100 * row.score:.2f} %" for row in outcome.trials]
     assert [row[7] for row in listed] == accuracies
     assert [row[-1] for row in listed if row[-1]] == [f"{evil} broke"]
     assert [row[5] for row in listed].count("verify") == 2

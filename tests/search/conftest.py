@@ -9,10 +9,10 @@ import pytest
 def no_workers(monkeypatch):
     """Trials run in the test's own process: a worker would take seconds to start."""
 
-    def in_turn(jobs, *, heard, claim):
+    def in_turn(jobs, *, on_event, claim):
         for job in jobs:
             if claim(job):
-                job.work(heard)
+                job.work(on_event)
 
     # By name: not every test of this folder needs the packages that these modules import.
     for module in ("isogon.search.trials._execution", "isogon.lab.engines._run_all"):

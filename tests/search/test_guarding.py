@@ -71,7 +71,7 @@ def make(tmp_path, monkeypatch):
 def test_a_loss_is_minimized_and_shown_as_it_is(make, tmp_path, no_workers, pruner):
     outcome = run(make("loss", metric="loss", pruner=pruner), tmp_path / "out", progress=False)
     assert outcome.tuning_factor == pytest.approx(0.1, rel=0.2)
-    assert all(row.score is None or -3 < row.score < -1.9 for row in outcome.rows)
+    assert all(row.score is None or -3 < row.score < -1.9 for row in outcome.trials)
     answer = json.loads((tmp_path / "out" / "outcome.json").read_text())
     assert (answer["metric"], answer["direction"]) == ("loss", "minimize")
     (best,) = [one["best"] for one in Progress.read(tmp_path / "out").to_dict()["fractions"]]
@@ -116,7 +116,7 @@ def test_what_cannot_be_an_accuracy_stops_the_search_at_once(make, tmp_path, no_
         MetricError, match=r"accuracy must be from 0 to 1, got 87.5: divide per cent by 100; for a loss"
     ):
         run(make("per_cent"), tmp_path / "out", progress=False)
-    rows = Progress.read(tmp_path / "out").rows
+    rows = Progress.read(tmp_path / "out").trials
     assert {row.status for row in rows} <= {"waiting", "running"}, "no trial is spent on it"
 
 

@@ -21,13 +21,13 @@ def test_a_trial_goes_from_planned_to_ended(url):
     ledger = Ledger(url, "one", "key")
     ledger.plan(CELLS)
     ledger.plan([*CELLS, PlannedTrial(0.2, 100, 1 / 16, 0)])
-    rows = ledger.rows()
+    rows = ledger.trials()
     assert [row.planned for row in rows] == [*CELLS, PlannedTrial(0.2, 100, 1 / 16, 0)]
     assert {row.status for row in rows} == {"waiting"}
     other = Ledger(url, "one", "key")  # another process's
     assert ledger.claim(rows[0])
     assert not other.claim(rows[0])
-    assert other.rows()[0].status == "running"
+    assert other.trials()[0].status == "running"
     ledger.report(rows[0], 3, 0.5)
     ledger.report(rows[0], 4, float("nan"))
     ledger.end(rows[0], "finished", 0.9, images=500, seconds=1.5)
@@ -35,7 +35,7 @@ def test_a_trial_goes_from_planned_to_ended(url):
     ledger.end(rows[1], "diverged", None, images=300, seconds=1.0)
     ledger.claim(rows[2])
     ledger.end(rows[2], "failed", None, images=0, seconds=0.0, error="Traceback\nValueError: no")
-    stored = other.rows()
+    stored = other.trials()
     assert [(row.status, row.score, row.images) for row in stored] == [
         ("finished", 0.9, 500),
         ("diverged", None, 300),
@@ -47,16 +47,16 @@ def test_a_trial_goes_from_planned_to_ended(url):
     ledger.end(rows[0], "finished", 0.1, images=1, seconds=1)
     ledger.report(rows[0], 5, 0.2)
     assert not ledger.claim(rows[0])
-    assert other.rows() == stored, "what has ended stays as it is"
+    assert other.trials() == stored, "what has ended stays as it is"
 
 
 def test_what_is_under_way_in_a_file_of_our_own_is_ours(url):
     ledger = Ledger(url, "one", "key")
     ledger.plan(CELLS[:1])
-    assert ledger.claim(ledger.rows()[0])
+    assert ledger.claim(ledger.trials()[0])
     ledger.close()  # as a kill would
     again = Ledger(url, "one", "key")
-    (row,) = again.rows()
+    (row,) = again.trials()
     assert row.status == "running"
     assert again.is_open(row)
     assert again.claim(row)
@@ -66,22 +66,22 @@ def test_what_is_under_way_in_a_file_of_our_own_is_ours(url):
 def test_a_failed_trial_is_replaced_by_its_retry(url):
     ledger = Ledger(url, "one", "key")
     ledger.plan(CELLS)
-    for row, status in zip(ledger.rows(), ("failed", "diverged", "finished"), strict=True):
+    for row, status in zip(ledger.trials(), ("failed", "diverged", "finished"), strict=True):
         ledger.claim(row)
         ledger.end(row, status, 0.5 if status == "finished" else None, images=1, seconds=1)
     for tries in (1, 2):
         assert ledger.retry() == 1
-        assert [(row.planned.seed, row.status) for row in ledger.rows()] == [
+        assert [(row.planned.seed, row.status) for row in ledger.trials()] == [
             (1, "diverged"),
             (2, "finished"),
             (0, "waiting"),
         ]
-        row = ledger.rows()[-1]
+        row = ledger.trials()[-1]
         assert row.number == 2 + tries
         ledger.claim(row)
         ledger.end(row, "failed", None, images=0, seconds=0, error="again")
     ledger.plan(CELLS)
-    assert len(ledger.rows()) == 3
+    assert len(ledger.trials()) == 3
 
 
 def test_a_cell_planned_twice_counts_once(url):
@@ -90,14 +90,14 @@ def test_a_cell_planned_twice_counts_once(url):
     ledger.plan(CELLS)
     for cell in CELLS:
         ledger._add(cell)
-    assert [row.number for row in ledger.rows()] == [0, 1, 2]
+    assert [row.number for row in ledger.trials()] == [0, 1, 2]
 
 
 def test_optuna_reads_it_as_a_study(url):
     """What the dashboard shows: the parameter, the value, the user attributes, the course of a trial."""
     ledger = Ledger(url, "one", "key")
     ledger.plan(CELLS[:1])
-    row = ledger.rows()[0]
+    row = ledger.trials()[0]
     ledger.claim(row)
     ledger.report(row, 0, 0.3)
     ledger.end(row, "finished", 0.8, images=1, seconds=1)
@@ -117,7 +117,7 @@ def test_another_study_file_is_refused_until_the_old_one_is_forgotten(url):
     Ledger(url, "two", "other")
     Ledger.delete(url, "one")
     Ledger.delete(url, "never was")
-    assert Ledger(url, "one", "other").rows() == []
+    assert Ledger(url, "one", "other").trials() == []
 
 
 def test_a_storage_that_is_not_there_is_named_without_its_password():

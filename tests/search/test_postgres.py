@@ -64,10 +64,10 @@ from isogon.search import Study, run
 from isogon.search.trials import _execution as execution
 from isogon.search.trials import _storage as storage
 
-def in_turn(jobs, *, heard, claim):
+def in_turn(jobs, *, on_event, claim):
     for job in jobs:
         if claim(job):
-            job.work(heard)
+            job.work(on_event)
 
 if __name__ == "__main__":
     out, grace, workers = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
@@ -210,7 +210,7 @@ def alone(tmp_path: Path) -> dict[str, object]:
 
 
 def assert_each_cell_ended_once(folder: Path, count: int = 2 * (7 + 3)):
-    rows = Progress.read(folder).rows
+    rows = Progress.read(folder).trials
     assert len(rows) == len({row.planned for row in rows}) == count
     assert {row.status for row in rows} == {"finished"}
     return rows
@@ -225,7 +225,7 @@ def test_two_drivers_share_the_trials(tmp_path, url, no_workers):
     other.communicate(timeout=120)
     assert other.returncode == 0
     rows = assert_each_cell_ended_once(tmp_path / "here")
-    assert len({row.driver for row in rows}) == 2
+    assert len({row.coordinator for row in rows}) == 2
     assert sorted(calls(tmp_path)) == sorted(set(calls(tmp_path))), "no objective was called twice"
     assert len(calls(tmp_path)) == len(rows)
     with psycopg.connect(url) as connection:
@@ -245,15 +245,15 @@ def test_trials_of_a_killed_driver_are_taken_over(tmp_path, url, quick, no_worke
     messages: list[str] = []
     run(Study.made(tables(url, fractions=["1/16"])), tmp_path / "heir", progress=False, tell=messages.append)
     rows = assert_each_cell_ended_once(tmp_path / "heir", 2 * 7)
-    assert len({row.driver for row in rows}) == 2
-    assert "waiting for 1 trial of other drivers" in messages
+    assert len({row.coordinator for row in rows}) == 2
+    assert "waiting for 1 trial of other coordinators" in messages
     with psycopg.connect(url) as connection:
         states = "SELECT state, count(*) FROM trials GROUP BY state"
         assert dict(connection.execute(states).fetchall()) == {"COMPLETE": 14, "FAIL": 1}
         query = "SELECT value_json FROM trial_user_attributes WHERE key = 'taken_over'"
         assert len(connection.execute(query).fetchall()) == 1
     # Where the victim was, the same command finds everything done.
-    assert run(Study.made(tables(url, fractions=["1/16"])), tmp_path / "victim", progress=False).rows == rows
+    assert run(Study.made(tables(url, fractions=["1/16"])), tmp_path / "victim", progress=False).trials == rows
 
 
 def test_a_driver_that_was_asleep_loses_its_trials_and_nothing_else(tmp_path, url, quick, no_workers):
@@ -269,14 +269,14 @@ def test_a_driver_that_was_asleep_loses_its_trials_and_nothing_else(tmp_path, ur
     sleeper.communicate(timeout=60)
     assert sleeper.returncode == 0
     rows = assert_each_cell_ended_once(tmp_path / "awake", 2 * 7)
-    assert len({row.driver for row in rows}) == 2
+    assert len({row.coordinator for row in rows}) == 2
     assert answer(tmp_path / "sleeper") == answer(tmp_path / "awake")
 
 
 def test_a_driver_that_sleeps_within_a_transaction_does_not_keep_its_rows(url, quick):
-    asleep, awake = (Ledger(url, "one", "key", driver=name) for name in ("asleep", "awake"))
+    asleep, awake = (Ledger(url, "one", "key", coordinator=name) for name in ("asleep", "awake"))
     asleep.plan(CELLS[:1])
-    assert asleep.claim(asleep.rows()[0])
+    assert asleep.claim(asleep.trials()[0])
     asleep._heart.stop()
     closed: list[int] = []
     with asleep._rdb.engine.connect() as connection:
@@ -291,7 +291,7 @@ def test_a_driver_that_sleeps_within_a_transaction_does_not_keep_its_rows(url, q
         with pytest.raises(exc.DBAPIError, match="idle-in-transaction") as caught:
             connection.execute(sqlalchemy.text("SELECT 1"))
     assert storage._diagnosis(caught.value)[1]
-    assert asleep.rows() == awake.rows() == []
+    assert asleep.trials() == awake.trials() == []
 
 
 def test_options_of_the_address_stand_beside_ours(url):
@@ -331,7 +331,7 @@ def test_a_server_that_goes_away_costs_nothing(tmp_path, server, url, no_workers
     before = len(calls(tmp_path))
     outcome = run(study, tmp_path / "out", progress=False, tell=messages.append)
     # Without waiting until its trials look abandoned: they are of this folder.
-    assert not any("of other drivers" in message for message in messages)
+    assert not any("of other coordinators" in message for message in messages)
     assert not any(server.password in message for message in messages)
     assert 4 <= before < len(calls(tmp_path)) == 2 * 7
     assert_each_cell_ended_once(tmp_path / "out", 2 * 7)
@@ -342,7 +342,7 @@ def test_a_server_that_goes_away_costs_nothing(tmp_path, server, url, no_workers
 def test_a_claim_during_which_the_storage_goes_away_is_still_ours(url, quick, monkeypatch, lost):
     """At whichever of its questions: nobody else may have the trial, and it need not look abandoned first."""
     monkeypatch.setattr(storage, "_PAUSE", 0.0)
-    ours, other = (Ledger(url, "one", "key", driver=name) for name in ("ours", "other"))
+    ours, other = (Ledger(url, "one", "key", coordinator=name) for name in ("ours", "other"))
     asked: list[str] = []
 
     def goes_away_at(place: int) -> None:
@@ -364,10 +364,10 @@ def test_a_claim_during_which_the_storage_goes_away_is_still_ours(url, quick, mo
         cell = PlannedTrial(0.1, 100, 1 / 16, seed=places)
         ours.plan([cell])
         goes_away_at(places)
-        row = ours.rows()[-1]
+        row = ours.trials()[-1]
         assert ours.claim(row), asked
-        (row,) = (row for row in other.rows() if row.planned == cell)
-        assert (row.status, row.driver) == ("running", "ours"), asked
+        (row,) = (row for row in other.trials() if row.planned == cell)
+        assert (row.status, row.coordinator) == ("running", "ours"), asked
         assert ours.is_open(row)
         assert not other.claim(row)
         if len(asked) <= places:  # there was no such question any more
@@ -379,22 +379,26 @@ def test_a_claim_during_which_the_storage_goes_away_is_still_ours(url, quick, mo
 
 def test_two_ledgers_never_disagree(url, quick):
     """Plan, claim, retry, take over: each happens once, however many drivers ask at the same moment."""
-    ledgers = [Ledger(url, "one", "key", driver=name) for name in ("a", "b")]
+    ledgers = [Ledger(url, "one", "key", coordinator=name) for name in ("a", "b")]
     first, second = ledgers
     at_once(lambda ledger: ledger.plan(CELLS), ledgers)
-    rows = first.rows()
+    rows = first.trials()
     assert [row.planned for row in rows] == CELLS
     assert [row.number for row in rows] == [0, 1, 2]
     for row in rows:
         assert sorted(at_once(lambda ledger, row=row: ledger.claim(row), ledgers)) == [False, True]
-    running = second.rows()
+    running = second.trials()
     assert sum(first.is_open(row) for row in running) + sum(second.is_open(row) for row in running) == 3
     owner = {row.number: next(ledger for ledger in ledgers if ledger.is_open(row)) for row in running}
 
     owner[0].end(rows[0], "finished", 0.5, images=1, seconds=1)
     owner[1].end(rows[1], "failed", None, images=0, seconds=0, error="no luck")
     assert sorted(at_once(lambda ledger: ledger.retry(), ledgers)) == [0, 1]
-    assert [(row.planned.seed, row.status) for row in first.rows()] == [(0, "finished"), (2, "running"), (1, "waiting")]
+    assert [(row.planned.seed, row.status) for row in first.trials()] == [
+        (0, "finished"),
+        (2, "running"),
+        (1, "waiting"),
+    ]
 
     # The one who has trial 2 shows no more life; both others, as it were, find it abandoned.
     for ledger in ledgers:
@@ -402,15 +406,19 @@ def test_two_ledgers_never_disagree(url, quick):
     assert first.take_over() == 0
     time.sleep(2.2)
     assert sum(at_once(lambda ledger: ledger.take_over(), ledgers)) >= 1
-    assert [row.planned.seed for row in first.rows()] == [0, 1]
+    assert [row.planned.seed for row in first.trials()] == [0, 1]
     at_once(lambda ledger: ledger.plan(CELLS), ledgers)
-    assert [(row.planned.seed, row.status) for row in first.rows()] == [(0, "finished"), (1, "waiting"), (2, "waiting")]
-    again = first.rows()[-1]
+    assert [(row.planned.seed, row.status) for row in first.trials()] == [
+        (0, "finished"),
+        (1, "waiting"),
+        (2, "waiting"),
+    ]
+    again = first.trials()[-1]
     assert again.number == 4
     # Its first driver comes back with a result: it is ignored.
     owner[2].report(rows[2], 1, 0.7)
     owner[2].end(rows[2], "finished", 0.9, images=1, seconds=1)
-    assert first.rows()[-1] == again
+    assert first.trials()[-1] == again
     assert not owner[2].claim(running[2])
     for ledger in ledgers:
         ledger.close()
@@ -434,9 +442,9 @@ def at_once(act, ledgers):
 
 def test_signs_of_life_keep_a_trial(url, quick, monkeypatch):
     monkeypatch.setattr(storage, "GRACE", 5)  # a busy machine may be late with a sign or two
-    keeper, other = (Ledger(url, "one", "key", driver=name) for name in ("a", "b"))
+    keeper, other = (Ledger(url, "one", "key", coordinator=name) for name in ("a", "b"))
     keeper.plan(CELLS[:1])
-    assert keeper.claim(keeper.rows()[0])
+    assert keeper.claim(keeper.trials()[0])
     for _ in range(12):
         time.sleep(0.5)
         assert other.take_over() == 0
@@ -447,10 +455,10 @@ def test_signs_of_life_keep_a_trial(url, quick, monkeypatch):
 
 def test_a_fresh_start_is_refused_while_another_driver_trains(tmp_path, url, quick, no_workers):
     study = Study.made(tables(url, fractions=["1/16"], grid=[0.05, 0.1, 0.2], seeds=1))
-    other = Ledger(url, "shared", study.key, driver="other")
+    other = Ledger(url, "shared", study.key, coordinator="other")
     other.plan(CELLS[:1])
-    other.claim(other.rows()[0])
-    with pytest.raises(IsogonError, match="Another driver is at the study shared"):
+    other.claim(other.trials()[0])
+    with pytest.raises(IsogonError, match="Another coordinator is at the study shared"):
         run(study, tmp_path / "out", fresh=True)
     other.close()
     time.sleep(2.2)
@@ -483,9 +491,9 @@ def test_bad_addresses_are_refused_at_once_and_without_the_password(server, url)
 
 def test_the_dashboard_shows_the_study(url):
     pytest.importorskip("optuna_dashboard")
-    ledger = Ledger(url, "one", "key", driver="a")
+    ledger = Ledger(url, "one", "key", coordinator="a")
     ledger.plan(CELLS)
-    row = ledger.rows()[0]
+    row = ledger.trials()[0]
     ledger.claim(row)
     ledger.end(row, "finished", 0.75, images=1, seconds=1)
     ledger.close()

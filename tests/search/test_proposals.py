@@ -160,7 +160,7 @@ def test_a_search_by_a_sampler_finds_the_top_stopped_or_not(objectives, no_worke
     messages: list[str] = []
     outcome = run(study, objectives / "whole", tell=messages.append)
     assert outcome.tuning_factor == pytest.approx(0.1, rel=0.3)
-    first = {row.planned.tuning_factor for row in outcome.rows if row.planned.fraction == 1 / 16}
+    first = {row.planned.tuning_factor for row in outcome.trials if row.planned.fraction == 1 / 16}
     assert len(first) == 5
     assert sum("by tpe" in sentence for sentence in messages) == 5
     assert outcome.cost.full_grid_images == 5 * 2 * 1600 * 5
@@ -173,7 +173,7 @@ def test_a_search_by_a_sampler_finds_the_top_stopped_or_not(objectives, no_worke
     with pytest.raises(KeyboardInterrupt):
         run(study, objectives / "stopped", tell=stop)
     stopped = run(study, objectives / "stopped")
-    assert [row.planned for row in stopped.rows] == [row.planned for row in outcome.rows]
+    assert [row.planned for row in stopped.trials] == [row.planned for row in outcome.trials]
     assert {**stopped.to_dict(), "seconds": 0} == {**outcome.to_dict(), "seconds": 0}
 
 

@@ -14,7 +14,7 @@ from isogon.search import Study, run
 from isogon.search._sentences import lost_sentence
 from isogon.search._status import Progress
 from isogon.search.trials._ledger import Ledger, PlannedTrial, StoredTrial
-from isogon.search.trials._pruning import Judge
+from isogon.search.trials._pruning import PruningJudge
 
 EPOCHS = 9
 
@@ -26,7 +26,7 @@ def row(number, samples=100, status="running", accuracy=None, purpose="search"):
 
 def judge(pruner, rows, reports=None):
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    return Judge(pruner, epochs=EPOCHS, rows=rows, reports=reports or {})
+    return PruningJudge(pruner, epochs=EPOCHS, trials=rows, reports=reports or {})
 
 
 def stopped(judging, chosen, folder, epoch, value):
@@ -150,7 +150,7 @@ def study(tmp_path, monkeypatch):
 
 def test_a_search_stops_the_hopeless_and_says_so(study, tmp_path, no_workers):
     outcome = run(study, tmp_path / "out", progress=False)
-    pruned = [row for row in outcome.rows if row.status == "pruned"]
+    pruned = [row for row in outcome.trials if row.status == "pruned"]
     assert pruned
     assert outcome.lost["pruned"] == len(pruned) == outcome.to_dict()["pruned"]
     # After the first five the tuning factors above the top are given up; the top is not.
@@ -159,8 +159,8 @@ def test_a_search_stops_the_hopeless_and_says_so(study, tmp_path, no_workers):
     for one in pruned:
         assert 100 <= one.images < 100 * EPOCHS
         assert one.images % 100 == 0
-    assert outcome.cost.images == sum(row.images for row in outcome.rows)
-    assert f"{len(pruned)} pruned" in lost_sentence(outcome.rows)
+    assert outcome.cost.images == sum(row.images for row in outcome.trials)
+    assert f"{len(pruned)} pruned" in lost_sentence(outcome.trials)
     assert Progress.read(tmp_path / "out").to_dict()["pruned"] == len(pruned)
     trials = optuna.load_study(study_name="search", storage=f"sqlite:///{Path('out/study.db').resolve()}").trials
     assert {trial.number for trial in trials if trial.state.name == "PRUNED"} == {one.number for one in pruned}
@@ -169,10 +169,10 @@ def test_a_search_stops_the_hopeless_and_says_so(study, tmp_path, no_workers):
 def test_a_pruned_trial_is_ended_once_and_written_so(tmp_path):
     ledger = Ledger(f"sqlite:///{tmp_path / 'study.db'}", "one", "key")
     ledger.plan([PlannedTrial(0.1, 100, 1 / 16, 0)])
-    (planned,) = ledger.rows()
+    (planned,) = ledger.trials()
     ledger.claim(planned)
     ledger.report(planned, 0, 0.25)
     ledger.end(planned, "pruned", None, images=100, seconds=1.0)
-    (ended,) = ledger.rows()
+    (ended,) = ledger.trials()
     assert (ended.status, ended.score, ended.images) == ("pruned", None, 100)
     assert ledger.reports() == {0: {0: 0.25}}

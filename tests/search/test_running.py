@@ -131,7 +131,7 @@ def test_the_top_is_found_and_carried_to_the_full_size(tmp_path, no_workers):
     with pytest.raises(StudyChangedError, match="--fresh"):
         run(Study.made(tables("quick")), tmp_path / "out")
     fresh = run(Study.made(tables("quick")), tmp_path / "out", fresh=True)
-    assert len(fresh.rows) == 2 * (7 + 3)
+    assert len(fresh.trials) == 2 * (7 + 3)
 
 
 def test_a_top_beyond_the_grid_makes_it_grow(tmp_path, no_workers):
@@ -147,14 +147,14 @@ def test_what_was_lost_is_counted_and_left_out(tmp_path, no_workers):
     assert outcome.lost["failed"] == 6  # seed 1 of every cell of the first fraction that does not diverge
     assert outcome.lost["diverged"] == 2
     assert outcome.tuning_factor == pytest.approx(0.1, rel=0.3)
-    errors = {row.error.strip().splitlines()[-1] for row in outcome.rows if row.error}
+    errors = {row.error.strip().splitlines()[-1] for row in outcome.trials if row.error}
     assert errors == {"ValueError: no luck"}
 
 
 def test_what_an_objective_keeps_is_its_own(tmp_path):
     """Also a result.json, after a kill too, and a run of the lab."""
     outcome = run(Study.made(tables("with_files", seeds=1, fractions=["1/16"], size=3)), tmp_path / "out")
-    assert [row.status for row in outcome.rows] == ["finished"] * len(outcome.rows)
+    assert [row.status for row in outcome.trials] == ["finished"] * len(outcome.trials)
     assert outcome.tuning_factor == pytest.approx(0.1, rel=0.3)
     assert (tmp_path / "killed").exists()
 
@@ -173,8 +173,8 @@ def test_a_tensor_is_a_number(tmp_path, no_workers):
 def test_a_step_before_the_first_is_that_trials_failure(tmp_path, no_workers):
     study = Study.made(tables("early", fractions=["1/16"], pruner="median"))
     outcome = run(study, tmp_path / "out")
-    assert {row.status for row in outcome.rows if row.planned.seed == 1} == {"failed"}
-    assert "step must be a whole number" in next(row.error for row in outcome.rows if row.error)
+    assert {row.status for row in outcome.trials if row.planned.seed == 1} == {"failed"}
+    assert "step must be a whole number" in next(row.error for row in outcome.trials if row.error)
     assert outcome.tuning_factor == pytest.approx(0.1, rel=0.3)
 
 
@@ -201,10 +201,10 @@ def test_cells_beyond_the_schedules_bound_are_lost_and_no_others(tmp_path, no_wo
     study = Study.made(lab_study("texp(constant)"))
     monkeypatch.setattr(running, "extension", lambda curve: (3.0,) if max(curve.grid) < 3 else ())
     outcome = run(study, tmp_path / "out")
-    status = {row.planned.tuning_factor: row.status for row in outcome.rows}
+    status = {row.planned.tuning_factor: row.status for row in outcome.trials}
     assert status.pop(3.0) == "failed"
     assert set(status.values()) == {"finished"}
-    assert "must be at most" in next(row.error for row in outcome.rows if row.error)
+    assert "must be at most" in next(row.error for row in outcome.trials if row.error)
     assert run(study, tmp_path / "out").to_dict() == outcome.to_dict()
 
 
@@ -276,7 +276,7 @@ def test_killed_at_any_moment_it_ends_as_if_it_had_not_been(tmp_path, no_workers
     # At once: a worker of a dead driver may still have to let go of its trial.
     run(Study.made(tables("slow")), tmp_path / "killed", progress=False)
     outcome = json.loads((tmp_path / "killed" / "outcome.json").read_text())
-    rows = run(Study.made(tables("slow")), tmp_path / "killed").rows
+    rows = run(Study.made(tables("slow")), tmp_path / "killed").trials
     cells = [row.planned for row in rows]
     assert len(cells) == len(set(cells)) == 2 * (7 + 3)
     assert {row.status for row in rows} == {"finished"}

@@ -117,7 +117,7 @@ def test_a_worker_without_room_stops_the_command(small_disk, isogon, request):
     assert code == 2
     assert re.fullmatch(FULL, err.splitlines()[-1])
     assert "Traceback" not in err
-    rows = Progress.read(place / "out").rows
+    rows = Progress.read(place / "out").trials
     assert {row.status for row in rows} == {"finished", "running", "waiting"}
     ended = [row for row in rows if row.status == "finished"]
     enlarge()
@@ -125,7 +125,7 @@ def test_a_worker_without_room_stops_the_command(small_disk, isogon, request):
     code, out, _ = isogon("search", "writing.toml", "--out", place / "out")
     assert code == 0
     assert "failed" not in out
-    rows = Progress.read(place / "out").rows
+    rows = Progress.read(place / "out").trials
     assert {row.status for row in rows} == {"finished"}
     assert rows[: len(ended)] == ended
 
@@ -137,7 +137,7 @@ def test_a_writer_that_does_not_say_why_it_failed(small_disk, no_workers, tmp_pa
     (tmp_path / "out" / "trials").symlink_to(place)
     with pytest.raises(DiskFullError, match=FULL):
         run(study("saving"), tmp_path / "out")
-    assert "failed" not in {row.status for row in Progress.read(tmp_path / "out").rows}
+    assert "failed" not in {row.status for row in Progress.read(tmp_path / "out").trials}
     enlarge()
     assert run(study("saving"), tmp_path / "out").lost["failed"] == 0
 
@@ -160,7 +160,7 @@ def test_however_little_room_there_is(small_disk, no_workers):
     (place / "ballast").unlink()
     outcome = run(study("quick"), place / "out")
     assert outcome.lost["failed"] == 0
-    assert len(outcome.rows) == 14
+    assert len(outcome.trials) == 14
 
 
 def test_trainings_of_the_lab_wait_for_room(small_disk, no_workers):
@@ -216,12 +216,12 @@ def test_failed_trials_are_tried_again_when_asked(isogon, no_workers, tmp_path):
     code, _, err = isogon("search", "unlucky.toml", "--out", "out", "--json")
     assert code == 0
     assert "7 failed: the same command with --retry" in err
-    before = Progress.read("out").rows
+    before = Progress.read("out").trials
     code, out, _ = isogon("search", "unlucky.toml", "--out", "out", "--retry")
     assert code == 0
     assert "7 failed trials are tried again" in out
     assert "with --retry" not in out
-    rows = Progress.read("out").rows
+    rows = Progress.read("out").trials
     assert sorted((row.planned.tuning_factor, row.planned.seed) for row in rows) == sorted(
         (row.planned.tuning_factor, row.planned.seed) for row in before
     )
@@ -233,4 +233,4 @@ def test_failed_trials_are_tried_again_when_asked(isogon, no_workers, tmp_path):
     assert [row for row in rows if row.number <= max(row.number for row in ended)] == ended, "no other was made again"
     assert {row.status for row in rows} == {"finished", "diverged"}
     code, _, _ = isogon("search", "unlucky.toml", "--out", "out", "--retry")
-    assert Progress.read("out").rows == rows
+    assert Progress.read("out").trials == rows

@@ -14,14 +14,14 @@ def add_to(app: typer.Typer) -> None:
 
 
 def demo(
-    out: Annotated[Path, typer.Option(help="Folder for the page and the runs; a second tour reads them.")] = Path(
+    out: Annotated[Path, typer.Option(help="Folder for the page and the runs; a second demo reads them.")] = Path(
         "isogon-demo"
     ),
     quick: Annotated[
         bool, typer.Option("--quick", help="A glimpse in half a minute: every step, but runs too short to judge by.")
     ] = False,
 ) -> None:
-    """A tour in a few minutes: find a weight decay on 1/8 of the data, carry it to all of it, see why that works.
+    """A demo in a few minutes: find a weight decay on 1/8 of the data, carry it to all of it, see why that works.
 
     It trains small networks on the CPU, on data that come with isogon, and writes a page that needs no network. After
     a stop the same command resumes.
@@ -30,6 +30,6 @@ def demo(
 
     [bold]isogon demo --quick --out isogon-glimpse[/bold]
     """
-    from isogon.demo import GLIMPSE, WHOLE, tour
+    from isogon.demo import GLIMPSE, WHOLE, run_demo
 
-    tour(out, GLIMPSE if quick else WHOLE)
+    run_demo(out, GLIMPSE if quick else WHOLE)

@@ -11,7 +11,7 @@ from rich.table import Table
 from isogon.cli._printing import one_line
 from isogon.search import (
     RECIPE,
-    STATUSES,
+    TRIAL_STATUSES,
     Outcome,
     Progress,
     best,
@@ -54,13 +54,13 @@ def show_progress(progress: Progress) -> None:
     """How many trials of each fraction have which status, and the best so far."""
     console = Console(highlight=False, soft_wrap=True, markup=False)
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("fraction", "samples", *STATUSES):
+    for heading in ("fraction", "samples", *TRIAL_STATUSES):
         table.add_column(heading, justify="right")
     tops = []
-    for (fraction, samples, purpose), rows in progress.groups().items():
+    for (fraction, samples, purpose), trials in progress.groups().items():
         name = fraction_name(fraction) if purpose == "search" else purpose
-        table.add_row(name, f"{samples}", *(f"{count}" for count in counts(rows).values()))
-        top = best(rows)
+        table.add_row(name, f"{samples}", *(f"{count}" for count in counts(trials).values()))
+        top = best(trials)
         if top is not None:
             value, metric = metric_value(progress.study, top["score"]), progress.study.task.metric
             result = f"tuning factor {top['tuning_factor']:.3g}, mean {metric} {value} over {top['seeds']} seeds"
@@ -68,7 +68,7 @@ def show_progress(progress: Progress) -> None:
     console.print(table)
     for sentence in tops:
         console.print(sentence)
-    lost = lost_sentence(progress.rows)
+    lost = lost_sentence(progress.trials)
     if lost:
         console.print(f"! {lost}")
     if progress.answer is None:

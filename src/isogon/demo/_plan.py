@@ -1,4 +1,4 @@
-"""What the tour trains: which runs, on how many images, with which recipes."""
+"""What the demo trains: which runs, on how many images, with which recipes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ APART = 4.0
 
 @dataclass(frozen=True, kw_only=True)
 class Size:
-    """How much the tour trains: a search on `fraction` images of fashion-mini, then runs on `full`.
+    """How much the demo trains: a search on `fraction` images of fashion-mini, then runs on `full`.
 
     `factors` are searched with `seeds` seeds each. The full set is tried with the best, with its neighbours and, once
     each, with two that are `far` off. `workers` are processes, as many as there are cores where None; `note` is what a

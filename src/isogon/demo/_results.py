@@ -1,4 +1,4 @@
-"""The results of the tour's runs: one row per run, and what follows from the rows alone."""
+"""The results of the demo's runs: one row per run, and what follows from the rows alone."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from isogon.errors import IsogonError, last_line
 from isogon.lab import Run
 
 
-def rows_of(runs: Sequence[Run], size: Size) -> pd.DataFrame:
+def make_rows(runs: Sequence[Run], size: Size) -> pd.DataFrame:
     """One row per run: its settings, tuning factor, test accuracy (per cent) and steady angle (degrees)."""
     return pd.DataFrame([_row(run, size) for run in runs])
 
@@ -20,7 +20,7 @@ def rows_of(runs: Sequence[Run], size: Size) -> pd.DataFrame:
 def angle_curve(run: Run) -> pd.DataFrame:
     """The angle by which all weights together turned in each epoch, measured and predicted, in degrees."""
     if run.status == "failed":
-        raise IsogonError(f"A run of the tour failed ({last_line(run.error)}): call the same command again to retry.")
+        raise IsogonError(f"A run of the demo failed ({last_line(run.error)}): call the same command again to retry.")
     records = run.records
     ends = records[(records.layer == "all") & records.epoch_angle.notna()]
     return pd.DataFrame(
@@ -36,7 +36,7 @@ def best_factor(rows: pd.DataFrame) -> float:
     """The tuning factor with the best mean accuracy."""
     means = means_of(rows)["mean"]
     if means.isna().all():
-        raise IsogonError("Every run of the search diverged: remove the tour's folder and try again.")
+        raise IsogonError("Every run of the search diverged: remove the demo's folder and try again.")
     return float(means.index[int(means.argmax())])
 
 

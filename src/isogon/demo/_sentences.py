@@ -1,4 +1,4 @@
-"""The tour's findings as sentences, each from the numbers of the runs alone."""
+"""The demo's findings as sentences, each from the numbers of the runs alone."""
 
 from __future__ import annotations
 

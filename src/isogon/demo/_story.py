@@ -1,4 +1,4 @@
-"""`tour`: make the runs, turn their numbers into sentences, a page and a summary of one screen."""
+"""`run_demo`: make the runs, turn their numbers into sentences, a page and a summary of one screen."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from isogon.demo import _plan as plan
 from isogon.demo import _sentences as sentences
 from isogon.demo import network
 from isogon.demo._plan import APART, WHOLE, Size
-from isogon.demo._results import angle_curve, best_factor, rows_of, with_factor
+from isogon.demo._results import angle_curve, best_factor, make_rows, with_factor
 from isogon.errors import ArgumentError
 from isogon.lab import Config, Run, run_all
 from isogon.nets import Conversion
@@ -28,7 +28,7 @@ _WIDTH = 100
 
 @dataclass(frozen=True)
 class DemoResult:
-    """What the tour found: the network before and after, the runs of its three parts, one row per run."""
+    """What the demo found: the network before and after, the runs of its three parts, one row per run."""
 
     size: Size
     checked: ScaleMap
@@ -60,10 +60,10 @@ class DemoResult:
         ]
 
 
-def tour(out: Path, size: Size = WHOLE) -> Path:
-    """Take the tour in the folder `out` and print its findings; returns the page's path.
+def run_demo(out: Path, size: Size = WHOLE) -> Path:
+    """Run the demo in the folder `out` and print its findings; returns the page's path.
 
-    Runs of an earlier tour in `out` are read, not trained again.
+    Runs of an earlier demo in `out` are read, not trained again.
     """
     plotly_script()
     progress = Console(stderr=True, highlight=False, soft_wrap=True)
@@ -80,13 +80,13 @@ def tour(out: Path, size: Size = WHOLE) -> Path:
     grid = plan.search_grid(size)
     progress.print(f"2 of 3: search the tuning factor on {size.fraction:,} images, {len(grid)} short runs …")
     searched = _train(grid, out, size.workers)
-    search = rows_of(searched, size)
+    search = make_rows(searched, size)
     best = plan.recipe_with(best_factor(search), size)
 
     on_full, relatives = plan.full_runs(best, size), plan.relatives(best, size)
     progress.print(f"3 of 3: train on all {size.full:,} images with the best factor and with others, to compare …")
     compared = _train([*on_full, *relatives], out, size.workers)
-    rows = rows_of(compared, size)
+    rows = make_rows(compared, size)
     outcome = DemoResult(
         size=size,
         checked=checked,

@@ -1,4 +1,4 @@
-"""The network of the tour: an ordinary one, as anybody would write it, and its scale-invariant copy."""
+"""The network of the demo: an ordinary one, as anybody would write it, and its scale-invariant copy."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def conversion(model: nn.Module, in_channels: int = 1) -> Conversion:
 
 
 def converted(num_classes: int = 10, in_channels: int = 1, *, width: int = 16) -> nn.Module:
-    """What the tour trains; a `lab.Config` names it as `isogon.demo.network:converted`.
+    """What the demo trains; a `lab.Config` names it as `isogon.demo.network:converted`.
 
     The same as to convert a fresh `ordinary`, but that takes half a second, so it is done once and the fresh weights
     are put in place of those that the conversion left as they were.

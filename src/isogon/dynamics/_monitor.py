@@ -16,9 +16,9 @@ from torch import nn
 
 from isogon.dynamics.findings import Finding, findings
 from isogon.dynamics.measure import (
-    Part,
     Settings,
     Watch,
+    WatchPart,
     check_model,
     choose,
     describe_difference,
@@ -122,7 +122,7 @@ class Monitor:
         self._by_hand = False
         self._tables: list[pd.DataFrame] = []
         self._epochs: dict[int, dict[str, Any]] = {}
-        self._pending: list[Part] = []
+        self._pending: list[WatchPart] = []
         self._watches: list[Watch] = []
         self._places: dict[Watch, NDArray[np.int64]] = {}
         #: of the watches when the monitor was closed
@@ -326,7 +326,7 @@ class Monitor:
         watches = self._watches if watches is None else watches
         if not watches:
             return
-        parts = self._pending + [Part(self._places[w], w.group_of, *w.take()) for w in watches]
+        parts = self._pending + [WatchPart(self._places[w], w.group_of, *w.take()) for w in watches]
         self._pending = []
         behind = min((watch.steps for watch in watches), default=0)
         if not last and max((watch.steps for watch in watches), default=0) == behind + 1:

@@ -20,10 +20,10 @@ from isogon.errors import ArgumentError, check_number
 from isogon.theory import Floats
 
 #: one tensor, or several that count as one vector
-Tensors = torch.Tensor | Sequence[torch.Tensor]
+TensorOrTensors = torch.Tensor | Sequence[torch.Tensor]
 
 
-def angle(before: Tensors, after: Tensors) -> float:
+def angle(before: TensorOrTensors, after: TensorOrTensors) -> float:
     """∠(u, v) = 2·atan2(‖u − v‖, ‖u + v‖) of the unit vectors, in radians; NaN where a norm is 0.
 
     The angular update of a step (Wan et al., equation 11) or of an epoch (Yun et al., equation 11).
@@ -53,7 +53,7 @@ def angle_from_sums(before_sq: ArrayLike, change_sq: ArrayLike, change_dot_after
         return np.asarray(2 * np.arcsin(np.sqrt(np.clip(chord, 0.0, 4.0)) / 2))
 
 
-def accumulated_angle(snapshots: Iterable[Tensors]) -> float:
+def accumulated_angle(snapshots: Iterable[TensorOrTensors]) -> float:
     """The angles between successive snapshots, added up: the way turned (Wan et al.'s linear-scaling study)."""
     total, before = 0.0, None
     for after in snapshots:
@@ -63,43 +63,47 @@ def accumulated_angle(snapshots: Iterable[Tensors]) -> float:
     return total
 
 
-def distance(before: Tensors, after: Tensors) -> float:
+def distance(before: TensorOrTensors, after: TensorOrTensors) -> float:
     """‖w_T − w_{T+D}‖ (Li, Lyu and Arora, figure 6b)."""
     return math.sqrt(sum(_square(b - a) for a, b in _pairs(before, after)))
 
 
-def norm(weights: Tensors) -> float:
+def norm(weights: TensorOrTensors) -> float:
     """‖w‖."""
     return math.sqrt(sum(_square(w.double()) for w in _as_list(weights)))
 
 
-def dot(left: Tensors, right: Tensors) -> float:
+def dot(left: TensorOrTensors, right: TensorOrTensors) -> float:
     """⟨u, v⟩."""
     return sum(float(torch.sum(a * b)) for a, b in _pairs(left, right))
 
 
-def effective_lr(weights: Tensors, *, lr: float) -> float:
+def effective_lr(weights: TensorOrTensors, *, lr: float) -> float:
     """η/‖w‖² (Yun et al., equation 9)."""
     return lr / norm(weights) ** 2
 
 
-def effective_lr_epoch(weights: Tensors, *, lr: float, batch_size: int, samples: int) -> float:
+def effective_lr_epoch(weights: TensorOrTensors, *, lr: float, batch_size: int, samples: int) -> float:
     """η N/(B‖w‖²), N = `samples`, B = `batch_size` (Yun et al., equation 10)."""
     return effective_lr(weights, lr=lr) * samples / batch_size
 
 
-def unit_grad_sq(weights: Tensors, gradient: Tensors) -> float:
+def unit_grad_sq(weights: TensorOrTensors, gradient: TensorOrTensors) -> float:
     """‖g̃‖² = ‖g‖²‖w‖² (Wan et al., definition 1)."""
     return (norm(gradient) * norm(weights)) ** 2
 
 
-def adjusted_grad_sq(weights: Tensors, gradient: Tensors, buffer_before: Tensors, *, momentum: float) -> float:
+def adjusted_grad_sq(
+    weights: TensorOrTensors, gradient: TensorOrTensors, buffer_before: TensorOrTensors, *, momentum: float
+) -> float:
     """h̃_t = (‖g_t‖² + 2μ⟨v_{t−1}, g_t⟩)‖w_t‖², the buffer taken before the step (Wan et al., theorem 2)."""
     h = norm(gradient) ** 2 + 2 * momentum * dot(buffer_before, gradient)
     return h * norm(weights) ** 2
 
 
-def adjusted_grad_sq_after(weights: Tensors, gradient: Tensors, buffer_after: Tensors, *, weight_decay: float) -> float:
+def adjusted_grad_sq_after(
+    weights: TensorOrTensors, gradient: TensorOrTensors, buffer_after: TensorOrTensors, *, weight_decay: float
+) -> float:
     """The same h̃_t with the buffer after the step: (2⟨v_t, g_t⟩ − ‖g_t‖² − 2λ⟨w_t, g_t⟩)‖w_t‖², w_t still before it.
 
     It holds because v_t = μ v_{t−1} + g_t + λ w_t, and is the form to use where a closure makes the gradient.
@@ -108,13 +112,13 @@ def adjusted_grad_sq_after(weights: Tensors, gradient: Tensors, buffer_after: Te
     return h * norm(weights) ** 2
 
 
-def radial(weights: Tensors, gradient: Tensors) -> float:
+def radial(weights: TensorOrTensors, gradient: TensorOrTensors) -> float:
     """⟨w, g⟩/(‖w‖‖g‖): 0 at every point iff w is scale-invariant; NaN where a norm is 0."""
     size = norm(weights) * norm(gradient)
     return dot(weights, gradient) / size if size else math.nan
 
 
-def gradient_norm_ratio(large: Tensors, small: Tensors, *, samples_ratio: float = 1.0) -> float:
+def gradient_norm_ratio(large: TensorOrTensors, small: TensorOrTensors, *, samples_ratio: float = 1.0) -> float:
     """‖g_large‖/‖g_small‖ of gradients summed over their samples (Wan et al., figure 8).
 
     For gradients of a mean loss give `samples_ratio`, the large batch over the small one, which turns them into sums.
@@ -140,14 +144,14 @@ def summed_gradient(
     return total
 
 
-def _as_list(tensors: Tensors) -> Sequence[torch.Tensor]:
+def _as_list(tensors: TensorOrTensors) -> Sequence[torch.Tensor]:
     listed = [tensors] if isinstance(tensors, torch.Tensor) else tensors
     if not listed:
         raise ArgumentError("tensors", "at least one", listed, "pass the weights to measure")
     return [t.detach() for t in listed]
 
 
-def _pairs(left: Tensors, right: Tensors) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+def _pairs(left: TensorOrTensors, right: TensorOrTensors) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Matching tensors of both sides in float64."""
     lefts, rights = _as_list(left), _as_list(right)
     shapes = [t.shape for t in lefts], [t.shape for t in rights]

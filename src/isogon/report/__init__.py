@@ -19,7 +19,7 @@ from isogon.report.exhibit import (
     TableExhibit,
     cell_texts,
     draw_panels,
-    markdown_escaped,
+    escape_markdown,
     markdown_table,
     write_exhibits,
 )
@@ -48,7 +48,7 @@ __all__ = [
     "draw_run",
     "draw_runs",
     "follow",
-    "markdown_escaped",
+    "escape_markdown",
     "markdown_table",
     "plotly_script",
     "summarise",

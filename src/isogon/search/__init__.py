@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from isogon.search._sentences import metric_value as metric_value
     from isogon.search._sentences import remarks as remarks
     from isogon.search._sentences import trend_sentence as trend_sentence
-    from isogon.search._status import STATUSES as STATUSES
+    from isogon.search._status import TRIAL_STATUSES as TRIAL_STATUSES
     from isogon.search._status import Progress as Progress
     from isogon.search._status import best as best
     from isogon.search._status import counts as counts
@@ -51,7 +51,7 @@ _PLACES = {
         "remarks",
         "trend_sentence",
     ),
-    "_status": ("STATUSES", "Progress", "best", "counts"),
+    "_status": ("TRIAL_STATUSES", "Progress", "best", "counts"),
     "_template": ("study_template",),
     "fit": ("Curve", "Trend", "fit_curve", "transfer_trend"),
     "study": ("Pruned", "Study", "Trial"),

@@ -12,11 +12,11 @@ from isogon.files import write_json
 from isogon.recipe import Recipe
 from isogon.search.fit import Curve, Trend
 from isogon.search.study import Study
-from isogon.search.trials import Status, StoredTrial
+from isogon.search.trials import StoredTrial, TrialStatus
 
 RECIPE, OUTCOME = "recipe.toml", "outcome.json"
 #: how a trial can end without a score
-LOST: tuple[Status, ...] = ("diverged", "failed", "pruned")
+LOST: tuple[TrialStatus, ...] = ("diverged", "failed", "pruned")
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,12 @@ class Outcome:
     study: Study
     curve: Mapping[int, Curve]
     trend: Trend
-    rows: Sequence[StoredTrial]
+    trials: Sequence[StoredTrial]
+
+    @property
+    def rows(self) -> Sequence[StoredTrial]:
+        """The name of `trials` in version 0.1, for one version more."""
+        return self.trials
 
     @property
     def unknown(self) -> str:
@@ -67,27 +72,27 @@ class Outcome:
 
     @property
     def cost(self) -> Cost:
-        searched = [row for row in self.rows if row.planned.purpose == "search"]
+        searched = [trial for trial in self.trials if trial.planned.purpose == "search"]
         study = self.study
         full_run = study.recipe.samples * study.recipe.epochs
         return Cost(
-            images=sum(row.images for row in searched),
-            seconds=sum(row.seconds for row in self.rows),
+            images=sum(trial.images for trial in searched),
+            seconds=sum(trial.seconds for trial in self.trials),
             full_grid_images=full_run * study.search.first_count * study.search.seeds,
-            verification_images=sum(row.images for row in self.rows if row.planned.purpose == "verify"),
+            verification_images=sum(trial.images for trial in self.trials if trial.planned.purpose == "verify"),
         )
 
     @property
     def lost(self) -> dict[str, int]:
         """How many trials diverged, failed and were pruned."""
-        return {status: sum(row.status == status for row in self.rows) for status in LOST}
+        return {status: sum(trial.status == status for trial in self.trials) for status in LOST}
 
     def verified(self) -> dict[float, list[float]]:
         """Scores at the full size by tuning factor, where the study asked for verification."""
         scores: dict[float, list[float]] = {}
-        for row in self.rows:
-            if row.planned.purpose == "verify" and row.score is not None:
-                scores.setdefault(row.planned.tuning_factor, []).append(row.score)
+        for trial in self.trials:
+            if trial.planned.purpose == "verify" and trial.score is not None:
+                scores.setdefault(trial.planned.tuning_factor, []).append(trial.score)
         return scores
 
     def to_dict(self) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from isogon.errors import IsogonError, last_line
-from isogon.lab import Engine, check_names, kept_ready, naming_a_full_disk, try_out
+from isogon.lab import Engine, check_names, keep_ready, naming_a_full_disk, try_out
 from isogon.search._outcome import Outcome
 from isogon.search._sentences import count_lost, seeds_text
 from isogon.search.fit import Curve, extension, fit_curve, refine, round_factor, transfer_trend
@@ -29,7 +29,7 @@ from isogon.search.trials import (
 #: times that a grid may grow at its edge
 _EXTENSIONS = 3
 
-Tell = Callable[[str], None]
+MessageListener = Callable[[str], None]
 Train = Callable[[Iterable[PlannedTrial]], list[StoredTrial]]
 
 
@@ -42,7 +42,7 @@ def run(
     fresh: bool = False,
     retry: bool = False,
     progress: bool = True,
-    tell: Tell | None = None,
+    tell: MessageListener | None = None,
 ) -> Outcome:
     """Search the tuning factor on fractions of the data and carry it to the full run (Yun et al., section 6).
 
@@ -63,7 +63,7 @@ def run(
     folder, report = Path(out), tell or (lambda sentence: None)
     engine = engine or study.run.engine
     _try_task(study, engine)
-    with naming_a_full_disk(folder), kept_ready(engine):
+    with naming_a_full_disk(folder), keep_ready(engine):
         if fresh:
             forget(study, folder)
         with open_ledger(study, folder, report) as ledger:
@@ -85,7 +85,7 @@ def run(
             if study.search.verify:
                 factors = {round_factor(factor) for factor in (trend.tuning_factor, *trend.interval)}
                 train(_plan(study, 1.0, sorted(factors), purpose="verify"))
-            outcome = Outcome(study, curves, trend, ledger.rows())
+            outcome = Outcome(study, curves, trend, ledger.trials())
             outcome.save(folder)
             return outcome
 
@@ -101,7 +101,7 @@ def _try_task(study: Study, engine: Engine) -> None:
     (check_names if engine == "ray" else try_out)(config)
 
 
-def _fit_curves(study: Study, ledger: Ledger, train: Train, tell: Tell) -> dict[int, Curve]:
+def _fit_curves(study: Study, ledger: Ledger, train: Train, tell: MessageListener) -> dict[int, Curve]:
     """The curve at each fraction, smallest first."""
     grid: Sequence[float] = study.search.first_grid
     # Factors that a sampler chose are on no grid; a step is that of the grid they replace.
@@ -131,7 +131,7 @@ def _fit_curves(study: Study, ledger: Ledger, train: Train, tell: Tell) -> dict[
     return curves
 
 
-def _train_proposals(study: Study, ledger: Ledger, train: Train, tell: Tell) -> list[float]:
+def _train_proposals(study: Study, ledger: Ledger, train: Train, tell: MessageListener) -> list[float]:
     """Tuning factors for the smallest fraction by the study's sampler, each trained before the next is chosen."""
     search, fraction = study.search, study.search.fractions[0]
     limits = min(search.first_grid), max(search.first_grid)
@@ -142,8 +142,8 @@ def _train_proposals(study: Study, ledger: Ledger, train: Train, tell: Tell) -> 
             f"{study.samples_at(fraction)} samples: tuning factor {factor:.3g}, proposal {place + 1} of "
             f"{search.first_count} by {search.sampler}"
         )
-        rows = train(_plan(study, fraction, [factor]))
-        scores = [row.score for row in rows if row.score is not None]
+        trials = train(_plan(study, fraction, [factor]))
+        scores = [trial.score for trial in trials if trial.score is not None]
         tried.append(TriedFactor(factor, sum(scores) / len(scores) if scores else None))
     return sorted(trial.tuning_factor for trial in tried)
 
@@ -155,21 +155,22 @@ def _plan(study: Study, fraction: float, grid: Sequence[float], purpose: str = "
     ]
 
 
-def _fit(rows: Sequence[StoredTrial], step: float | None) -> Curve:
-    alive = [row for row in rows if row.score is not None]
-    if len({row.planned.tuning_factor for row in alive}) < 3:
-        first = next((row.error for row in rows if row.error), None)
+def _fit(trials: Sequence[StoredTrial], step: float | None) -> Curve:
+    alive = [trial for trial in trials if trial.score is not None]
+    if len({trial.planned.tuning_factor for trial in alive}) < 3:
+        first = next((trial.error for trial in trials if trial.error), None)
         reason = f" (the first error: {last_line(first)})" if first else ""
-        lost = len(rows) - len(alive)
+        lost = len(trials) - len(alive)
         # Trials that diverged are results, and stay.
-        option = "--retry" if any(row.status == "failed" for row in rows) else "--fresh"
+        option = "--retry" if any(trial.status == "failed" for trial in trials) else "--fresh"
+        samples = trials[0].planned.samples
         raise IsogonError(
-            f"{lost} of {len(rows)} trials at {rows[0].planned.samples} samples were lost ({count_lost(rows)}), and "
-            f"fewer than three tuning factors are left{reason}: fix the task and add {option}, or search at "
-            "smaller tuning factors."
+            f"{lost} of {len(trials)} trials at {samples} samples were lost ({count_lost(trials)}), and fewer than "
+            f"three tuning factors are left{reason}: fix the task and add {option}, or search at smaller factors."
         )
     points = [
-        (row.planned.tuning_factor, row.planned.seed, float("nan") if row.score is None else row.score) for row in rows
+        (trial.planned.tuning_factor, trial.planned.seed, math.nan if trial.score is None else trial.score)
+        for trial in trials
     ]
     return fit_curve(points, step=step)
 

@@ -28,23 +28,23 @@ def remarks(outcome: Outcome) -> list[str]:
                 f"{samples} samples: the curve is {shape}; {seeds_text(curve.seeds_needed)} instead of {seeds} would "
                 "resolve it to one step of the grid."
             )
-    lost = lost_sentence(outcome.rows)
+    lost = lost_sentence(outcome.trials)
     return [*sentences, lost] if lost else sentences
 
 
-def lost_sentence(rows: Sequence[StoredTrial]) -> str | None:
+def lost_sentence(trials: Sequence[StoredTrial]) -> str | None:
     """How many trials diverged, failed and were pruned, and the first error; None where all went well."""
-    counts = count_lost(rows)
+    counts = count_lost(trials)
     if not counts:
         return None
-    first = next((row.error for row in rows if row.error), None)
+    first = next((trial.error for trial in trials if trial.error), None)
     error = f"; the first error: {last_line(first)}" if first else ""
-    return f"Of {len(rows)} trials {counts}; they are left out of the means{error}."
+    return f"Of {len(trials)} trials {counts}; they are left out of the means{error}."
 
 
-def count_lost(rows: Sequence[StoredTrial]) -> str:
+def count_lost(trials: Sequence[StoredTrial]) -> str:
     """The lost trials by status, as text; empty where none was lost."""
-    counts = {status: sum(row.status == status for row in rows) for status in LOST}
+    counts = {status: sum(trial.status == status for trial in trials) for status in LOST}
     return ", ".join(f"{count} {status}" for status, count in counts.items() if count)
 
 

@@ -1,4 +1,4 @@
-"""`Progress`: how far a study is, read from its storage without disturbing its drivers."""
+"""`Progress`: how far a study is, read from its storage without disturbing its coordinators."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from isogon.search.study import UNKNOWNS, Study
 from isogon.search.trials import (
     DATABASE,
     STUDY,
-    Status,
     StoredTrial,
+    TrialStatus,
     as_template,
     engine_settings,
-    rows_of,
+    read_trials,
     storage_of,
     with_driver,
 )
 
-STATUSES: tuple[Status, ...] = ("finished", "running", "waiting", "diverged", "failed", "pruned")
+TRIAL_STATUSES: tuple[TrialStatus, ...] = ("finished", "running", "waiting", "diverged", "failed", "pruned")
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Progress:
 
     folder: Path
     study: Study
-    rows: Sequence[StoredTrial]
+    trials: Sequence[StoredTrial]
     answer: dict[str, Any] | None
 
     @classmethod
@@ -48,36 +48,36 @@ class Progress:
         except IsogonError as error:
             rule, reason = "one that isogon search has started", str(error).rstrip(".")
             raise ArgumentError("study folder", rule, str(folder), reason) from None
-        return cls(folder=root, study=study, rows=_rows(study, root), answer=_answer(root / OUTCOME))
+        return cls(folder=root, study=study, trials=_rows(study, root), answer=_answer(root / OUTCOME))
 
     def groups(self) -> dict[tuple[float, int, str], list[StoredTrial]]:
         """The trials by fraction, samples and purpose, in the order in which they were planned."""
         groups: dict[tuple[float, int, str], list[StoredTrial]] = {}
-        for row in self.rows:
-            groups.setdefault((row.planned.fraction, row.planned.samples, row.planned.purpose), []).append(row)
+        for trial in self.trials:
+            groups.setdefault((trial.planned.fraction, trial.planned.samples, trial.planned.purpose), []).append(trial)
         return groups
 
     def to_dict(self) -> dict[str, Any]:
         return {
             "folder": str(self.folder),
             "ended": self.answer is not None,
-            "trials": len(self.rows),
-            **counts(self.rows),
+            "trials": len(self.trials),
+            **counts(self.trials),
             "fractions": [
                 {
                     "fraction": fraction,
                     "samples": samples,
                     "purpose": purpose,
-                    **counts(rows),
-                    "best": self._best(rows),
+                    **counts(trials),
+                    "best": self._best(trials),
                 }
-                for (fraction, samples, purpose), rows in self.groups().items()
+                for (fraction, samples, purpose), trials in self.groups().items()
             ],
         }
 
-    def _best(self, rows: Sequence[StoredTrial]) -> dict[str, float] | None:
+    def _best(self, trials: Sequence[StoredTrial]) -> dict[str, float] | None:
         """The result of `best`, with the metric's own value under the metric's name."""
-        top = best(rows)
+        top = best(trials)
         if top is None:
             return None
         score = top.pop("score")
@@ -99,17 +99,17 @@ def _answer(file: Path) -> dict[str, Any] | None:
     return answer
 
 
-def counts(rows: Sequence[StoredTrial]) -> dict[str, int]:
+def counts(trials: Sequence[StoredTrial]) -> dict[str, int]:
     """How many trials have each status."""
-    return {status: sum(row.status == status for row in rows) for status in STATUSES}
+    return {status: sum(trial.status == status for trial in trials) for status in TRIAL_STATUSES}
 
 
-def best(rows: Sequence[StoredTrial]) -> dict[str, float] | None:
+def best(trials: Sequence[StoredTrial]) -> dict[str, float] | None:
     """The tuning factor with the best mean score over the seeds that have finished; None where none has."""
     scores: dict[float, list[float]] = {}
-    for row in rows:
-        if row.score is not None:
-            scores.setdefault(row.planned.tuning_factor, []).append(row.score)
+    for trial in trials:
+        if trial.score is not None:
+            scores.setdefault(trial.planned.tuning_factor, []).append(trial.score)
     if not scores:
         return None
     mean, factor, seeds = max((sum(values) / len(values), factor, len(values)) for factor, values in scores.items())
@@ -131,7 +131,7 @@ def _rows(study: Study, folder: Path) -> list[StoredTrial]:
         url = with_driver(url)
         storage = optuna.storages.RDBStorage(as_template(url), engine_settings(url), skip_table_creation=True)
         try:
-            return rows_of(optuna.load_study(study_name=name, storage=storage).trials)
+            return read_trials(optuna.load_study(study_name=name, storage=storage).trials)
         finally:
             storage.engine.dispose()
     except Exception as error:  # SQLAlchemy's, the driver's and Optuna's own

@@ -11,22 +11,22 @@ import torch
 from torch import fx
 
 
-def words(text: str) -> frozenset[str]:
+def names(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-_VIEWS = words(
+_VIEWS = names(
     "view reshape expand expand_as unsqueeze squeeze to _to_copy contiguous clone flatten unflatten transpose "
     "permute t type_as float double detach broadcast_to view_as slice select alias"
 )
-_SURE_VIEWS = words("select slice view unsqueeze squeeze transpose permute t mT alias")
-_BEFORE_SOFTMAX = _VIEWS | words("add sub masked_fill where mul div dropout")
-_SOFTMAX = words("softmax _softmax log_softmax _log_softmax scaled_dot_product_attention cross_entropy_loss")
+_SURE_VIEWS = names("select slice view unsqueeze squeeze transpose permute t mT alias")
+_BEFORE_SOFTMAX = _VIEWS | names("add sub masked_fill where mul div dropout")
+_SOFTMAX = names("softmax _softmax log_softmax _log_softmax scaled_dot_product_attention cross_entropy_loss")
 # These return their input itself when there is nothing to do, which their schema does not say.
-_MAY_RETURN_INPUT = words(
+_MAY_RETURN_INPUT = names(
     "atleast_1d atleast_2d atleast_3d type_as dropout feature_dropout alpha_dropout feature_alpha_dropout"
 )
-_WEIGHTED = words(
+_WEIGHTED = names(
     "linear conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d convolution addmm matmul"
 )
 

@@ -25,12 +25,12 @@ from isogon.symmetry._values import LARGEST, numbers_of, with_values
 from isogon.symmetry.rules import find_rule
 
 _REGIONS = {"wrap_with_set_grad_enabled": 1, "wrap_with_autocast": 4}  # position of the graph among the arguments
-_ASK_ABOUT_USES = graph.words("add clamp clip clamp_min maximum fmax max masked_fill where")
+_ASK_ABOUT_USES = graph.names("add clamp clip clamp_min maximum fmax max masked_fill where")
 
 
 #: what a number that was read out of a tensor is called
 NUMBER = "a number read out of a tensor"
-_TAKE_NUMBERS = graph.words("add sub rsub mul div full full_like new_full pow clamp where masked_fill item")
+_TAKE_NUMBERS = graph.names("add sub rsub mul div full full_like new_full pow clamp where masked_fill item")
 
 
 @dataclass(frozen=True)

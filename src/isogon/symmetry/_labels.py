@@ -11,11 +11,11 @@ import torch
 
 from isogon.symmetry._state import State
 
-Run = Callable[[Any], Any]
+Relabel = Callable[[Any], Any]
 LARGEST = 1 << 26  # elements; beyond this moving labels would take longer than an answer is worth
 
 
-def follow_runs(x: State, shape: Sequence[int], run: Run) -> tuple[int, npt.NDArray[np.int16]] | None:
+def follow_runs(x: State, shape: Sequence[int], run: Relabel) -> tuple[int, npt.NDArray[np.int16]] | None:
     """Where the runs of `x` go: the dimension, and the run of each channel there; None if they spread over several."""
     if np.prod(x.shape) > LARGEST:
         return None
@@ -39,7 +39,7 @@ def follow_runs(x: State, shape: Sequence[int], run: Run) -> tuple[int, npt.NDAr
     return None
 
 
-def follow_dims(shape: Sequence[int], run: Run) -> list[int] | None:
+def follow_dims(shape: Sequence[int], run: Relabel) -> list[int] | None:
     """For each dimension, the mask of the result's dimensions along which its index varies; None where unknown."""
     if np.prod(shape) > LARGEST // 16:  # once per dimension
         return None

@@ -75,7 +75,7 @@ class Operation(Doubts):
         flat = self.flatten_runs(self.settle(x))
         return flat.plain().with_(shape=(), dim=0, varies=0, ray=np.where(flat.broken, st.EVERY_DIM, 0))
 
-    def given(self, x: State, *conditions: State) -> State:
+    def condition(self, x: State, *conditions: State) -> State:
         """`x` picked by indices, masks or the like, which must not change with the scale."""
         for condition in conditions:
             fixed = self.scalar(self.require_zero(condition, f"what {self.place} picks by"))

@@ -26,8 +26,8 @@ Parts = tuple[int, tuple[State, ...]]
 #: judges an operation with these arguments
 Judge = Callable[[Operation, Any, Any], Any]
 
-_EACH_ELEMENT = graph.words("add sub mul div neg abs exp sqrt rsqrt pow relu gelu silu sigmoid tanh dropout leaky_relu")
-_MOVES = graph.words(
+_EACH_ELEMENT = graph.names("add sub mul div neg abs exp sqrt rsqrt pow relu gelu silu sigmoid tanh dropout leaky_relu")
+_MOVES = graph.names(
     "slice select narrow split split_with_sizes chunk unbind view reshape _unsafe_view flatten unflatten permute "
     "transpose t mT movedim squeeze unsqueeze clone contiguous to _to_copy detach alias"
 )
@@ -71,7 +71,7 @@ def _judge_each(
         return None
     parts = []
     for size, given in zip(sizes, pieces, strict=True):
-        part = judge(replace(op, shapes=[_resized(whole.shape, place, size)]), given, kwargs)
+        part = judge(replace(op, shapes=[_resize(whole.shape, place, size)]), given, kwargs)
         parts.append(part.with_(parts=None))
     return place + whole.ndim, tuple(parts)
 
@@ -123,7 +123,7 @@ def _piece(op: Operation, x: State, place: int, sizes: Sequence[int], k: int) ->
         return parts[k]
     if dim >= 0 or (x.runs > 1 and x.dim == place + x.ndim):
         return None
-    shape = _resized(x.shape, place, sizes[k])
+    shape = _resize(x.shape, place, sizes[k])
     start = sum(sizes[:k])
     part = op.move(x, shape, [1 << i for i in range(x.ndim)], lambda labels: labels.narrow(place, start, sizes[k]))
     return part.with_(label=x.label, free=x.free)
@@ -163,7 +163,7 @@ def _take(op: Operation, x: State, dim: int, parts: Sequence[State], where: torc
     if not along:
         if bool((where != where.flatten()[0]).any()):
             return whole
-        return _moved(op, x, dim, parts, int(where.flatten()[0]), table, whole.shape, None)
+        return _move_part(op, x, dim, parts, int(where.flatten()[0]), table, whole.shape, None)
     place = along[0]
     line = lines[place]
     if bool((where != line.view([-1 if i == place else 1 for i in range(where.ndim)])).any()):
@@ -173,15 +173,15 @@ def _take(op: Operation, x: State, dim: int, parts: Sequence[State], where: torc
         return whole
     taken, start = [], 0
     for number, size in zip(numbers.tolist(), counts.tolist(), strict=True):
-        shape = _resized(whole.shape, place, size)
-        taken.append(_moved(op, x, dim, parts, int(number), table, shape, (place, start, size)))
+        shape = _resize(whole.shape, place, size)
+        taken.append(_move_part(op, x, dim, parts, int(number), table, shape, (place, start, size)))
         start += size
     if len(taken) < len(parts):
         whole = concatenate(op, taken, place)
     return replace(whole, facts=replace(whole.facts, parts=(place, tuple(taken))))
 
 
-def _moved(
+def _move_part(
     op: Operation,
     x: State,
     dim: int,
@@ -203,6 +203,6 @@ def _moved(
     return replace(op, shapes=[shape]).move(parts[number], shape, table, run)
 
 
-def _resized(shape: tuple[int, ...], place: int, size: int) -> tuple[int, ...]:
+def _resize(shape: tuple[int, ...], place: int, size: int) -> tuple[int, ...]:
     place %= len(shape)
     return (*shape[:place], size, *shape[place + 1 :])

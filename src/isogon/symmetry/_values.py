@@ -21,8 +21,8 @@ from isogon.symmetry._state import State, varying_dims
 
 #: elements; a sequence of 1,448 tokens has so many pairs of positions
 LARGEST = 1 << 21
-_PICKS = graph.words("index _unsafe_index embedding index_select gather select slice narrow")
-_MOVES = graph.words(
+_PICKS = graph.names("index _unsafe_index embedding index_select gather select slice narrow")
+_MOVES = graph.names(
     "view reshape _unsafe_view flatten unflatten squeeze unsqueeze permute transpose t mT expand broadcast_to repeat "
     "contiguous clone flip roll tile"
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from isogon.dynamics.measure._layers import ALL, Watched, check_model, choose, trained_parameters
-from isogon.dynamics.measure._merge import Chunk, Part, merge_parts
+from isogon.dynamics.measure._merge import Chunk, WatchPart, merge_parts
 from isogon.dynamics.measure._optimizer_state import Settings, describe_difference, group_settings, optimizer_kind
 from isogon.dynamics.measure._shards import is_sharded, refuse_flat_shards, shard_groups
 from isogon.dynamics.measure._sums import chunk_places
@@ -13,7 +13,7 @@ __all__ = [
     "ALL",
     "Chunk",
     "ParametersChangedError",
-    "Part",
+    "WatchPart",
     "Settings",
     "Watch",
     "Watched",

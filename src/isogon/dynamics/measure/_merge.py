@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from isogon.dynamics.measure._gradients import buffer_factor
 from isogon.dynamics.measure._optimizer_state import Settings
 from isogon.dynamics.measure._sum_names import EpochSum, StepSum
-from isogon.dynamics.measure._watch import Taken
+from isogon.dynamics.measure._watch import Measurements
 from isogon.theory import Floats
 
 # The sums' names as a chunk has them, in the order of their rows.
@@ -20,18 +20,18 @@ _EPOCH_ROWS = tuple(f"epoch_{row.name.lower()}" for row in EpochSum)
 
 
 @dataclass(frozen=True)
-class Part:
+class WatchPart:
     """What one watch measured; `places` are its tensors' in the whole list, `group_of` their parameter groups."""
 
     places: NDArray[np.int64]
     group_of: NDArray[np.int64]
-    steps: Taken
-    epochs: Taken
+    steps: Measurements
+    epochs: Measurements
 
-    def split(self, step: int) -> tuple[Part, Part]:
+    def split(self, step: int) -> tuple[WatchPart, WatchPart]:
         """What was measured before `step`, and the rest."""
         before, after = (
-            Part(self.places, self.group_of, _select(self.steps, step, early), _select(self.epochs, step, early))
+            WatchPart(self.places, self.group_of, _select(self.steps, step, early), _select(self.epochs, step, early))
             for early in (True, False)
         )
         return before, after
@@ -53,7 +53,7 @@ class Chunk:
     sums: dict[str, Floats]
 
 
-def merge_parts(parts: Iterable[Part], count: int) -> Chunk:
+def merge_parts(parts: Iterable[WatchPart], count: int) -> Chunk:
     """The parts' measurements in the order of steps, each with an entry for each of `count` tensors."""
     parts = list(parts)
     step = np.array(sorted({n for part in parts for n in (*part.steps.step, *part.epochs.step)}), dtype=int)
@@ -84,9 +84,9 @@ def merge_parts(parts: Iterable[Part], count: int) -> Chunk:
     return Chunk(step, epoch, epoch_steps, settings, setting, sums)
 
 
-def _select(measurements: Taken, step: int, early: bool) -> Taken:
+def _select(measurements: Measurements, step: int, early: bool) -> Measurements:
     chosen = [i for i, number in enumerate(measurements.step) if (number < step) == early]
-    return Taken(
+    return Measurements(
         step=[measurements.step[i] for i in chosen],
         epoch=[measurements.epoch[i] for i in chosen],
         steps=[measurements.steps[i] for i in chosen],

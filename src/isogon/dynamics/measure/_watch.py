@@ -32,7 +32,7 @@ class ParametersChangedError(IsogonError):
 
 
 @dataclass(frozen=True)
-class Taken:
+class Measurements:
     """Measurements on the host, one entry each: steps, or ends of epochs.
 
     `step` counts from 0; `steps` are those of the epoch that ends there; `groups` are the settings of each parameter
@@ -140,7 +140,7 @@ class Watch:
             self._skipped += [number for (number, _), skip in zip(self._flags, flags, strict=True) if skip]
             self._flags = []
 
-    def take(self) -> tuple[Taken, Taken]:
+    def take(self) -> tuple[Measurements, Measurements]:
         """The steps and the ends of epochs measured since the last call, brought to the host in one transfer."""
         self.settle()
         steps = [entry for entry in self._steps_waiting if entry.number not in self._skipped]
@@ -266,8 +266,8 @@ class Watch:
         """Keep the groups' settings: a scheduler may have moved on to the next step's when the loop ends the epoch."""
         self._last_groups = [copy_group(group) for group in self.optimizer.param_groups]
 
-    def _to_host(self, measured: Sequence[_Measured], numbers: list[int], table: Floats) -> Taken:
-        return Taken(
+    def _to_host(self, measured: Sequence[_Measured], numbers: list[int], table: Floats) -> Measurements:
+        return Measurements(
             step=numbers,
             epoch=[entry.epoch for entry in measured],
             steps=[entry.steps for entry in measured],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from isogon.lab.data._arrays import DamagedDataError, MissingDataError, needed_package
+from isogon.lab.data._arrays import DamagedDataError, MissingDataError, require_package
 from isogon.lab.data._loading import NAMES, Dataset, check_name, data_root, load
 from isogon.lab.data._text import is_text
 
@@ -15,5 +15,5 @@ __all__ = [
     "data_root",
     "is_text",
     "load",
-    "needed_package",
+    "require_package",
 ]

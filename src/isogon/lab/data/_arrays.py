@@ -87,7 +87,7 @@ def make_arrays(
     return arrays
 
 
-def needed_package(module: str, package: str, purpose: str) -> Any:
+def require_package(module: str, package: str, purpose: str) -> Any:
     """The module, or a sentence that says how to install it."""
     try:
         return import_module(module)

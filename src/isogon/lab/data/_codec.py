@@ -36,7 +36,7 @@ _BUSY_LEVEL = np.digitize(np.arange(5 * 256), _BUSY) * (len(_BRIGHT) + 1) + DIFF
 _BRIGHT_LEVEL = np.digitize(np.arange(256), _BRIGHT)
 
 
-def bordered(height: int, width: int, count: int) -> NDArray[np.int16]:
+def make_bordered(height: int, width: int, count: int) -> NDArray[np.int16]:
     """Room for `count` images, pixel by pixel: (row, column, image)."""
     return np.zeros((height + BORDER, width + 2 * BORDER, count), np.int16)
 
@@ -86,7 +86,7 @@ def decode(
 ) -> NDArray[np.uint8]:
     """The images, count × height × width; `levels` are the M above."""
     decoder = _Decoder(frequencies, states, words)
-    pixels = bordered(height, width, len(levels))
+    pixels = make_bordered(height, width, len(levels))
     for row in range(height):
         for column in range(width):
             flag, prediction, context = surroundings(pixels, row, column)

@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 import numpy as np
 from numpy.typing import NDArray
 
-from isogon.lab.data._arrays import Arrays, needed_package
+from isogon.lab.data._arrays import Arrays, require_package
 from isogon.lab.data._folders import read_image_folder
 
 CLASSES = 10
@@ -28,7 +28,7 @@ def read_drawn_folders() -> Arrays:
 
 def write_drawn_folders(folder: Path) -> None:
     """Stripes whose direction is the class, of any phase, size and colour and under noise; JPEG, and some PNG."""
-    pillow = needed_package("PIL.Image", "pillow", "to draw pictures")
+    pillow = require_package("PIL.Image", "pillow", "to draw pictures")
     rng = np.random.default_rng(0)
     for part, count in (("train", TRAIN), ("val", TEST)):
         for label in range(CLASSES):

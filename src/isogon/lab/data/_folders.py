@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from isogon.errors import ArgumentError, first_line
-from isogon.lab.data._arrays import Arrays, DamagedDataError, MissingDataError, make_arrays, needed_package
+from isogon.lab.data._arrays import Arrays, DamagedDataError, MissingDataError, make_arrays, require_package
 from isogon.lab.data._unpacking import check_memory
 
 #: pixels of an image's side at most, when it is resized, and of an image in a file
@@ -115,7 +115,7 @@ def _images_in(folder: Path) -> list[Path]:
 
 def _decode(paths: Sequence[Path], size: int | None, exactly: int | None = None) -> NDArray[np.uint8]:
     """All images, N×3×H×W; `exactly` is the side they must have."""
-    pillow = needed_package("PIL.Image", "pillow", "to read image files")
+    pillow = require_package("PIL.Image", "pillow", "to read image files")
     images: NDArray[np.uint8] | None = None
     for place, path in enumerate(paths):
         try:

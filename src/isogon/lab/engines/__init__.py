@@ -7,16 +7,18 @@ from isogon.lab.engines._events import (
     DiskFull,
     EpochEnded,
     Event,
+    EventListener,
     News,
+    ObjectiveEnded,
     RunEnded,
     RunFailed,
-    Say,
     TrainingEnded,
     TrainingEpoch,
     ValueRefused,
+    ValueReported,
 )
 from isogon.lab.engines._run_all import run_all
-from isogon.lab.engines._table import ENGINE_TABLE, ENGINES, Engine, kept_ready, pool_for
+from isogon.lab.engines._table import ENGINE_TABLE, ENGINES, Engine, keep_ready, pool_for
 from isogon.lab.engines.ray import RaySettings
 
 __all__ = [
@@ -26,16 +28,18 @@ __all__ = [
     "Engine",
     "EpochEnded",
     "Event",
+    "EventListener",
     "News",
+    "ObjectiveEnded",
     "RaySettings",
     "RunEnded",
     "RunFailed",
-    "Say",
     "TrainingEnded",
     "TrainingEngine",
     "TrainingEpoch",
     "ValueRefused",
-    "kept_ready",
+    "ValueReported",
+    "keep_ready",
     "pool_for",
     "run_all",
 ]

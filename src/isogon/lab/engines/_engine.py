@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
-from isogon.lab.engines._events import Say
+from isogon.lab.engines._events import EventListener
 from isogon.lab.run import Config
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ class TrainingEngine(ABC):
     together = False
 
     def units(self, configs: Sequence[Config], *, workers: int | None, device: str, shared: bool) -> list[list[Config]]:
-        """The configs of each job; `shared` where other drivers may claim some of them. One each, unless overridden."""
+        """The configs of each job; `shared` where others may claim some of them. One each, unless overridden."""
         return [[config] for config in configs]
 
     @abstractmethod
@@ -32,11 +32,11 @@ class TrainingEngine(ABC):
         workers: int | None,
         device: str,
         ray: RaySettings | None,
-        heard: Say,
+        on_event: EventListener,
         claim: Callable[[Any], bool] | None = None,
     ) -> None:
-        """Do all jobs, `workers` at a time (as many as suit where None); `heard` gets their events."""
+        """Do all jobs, `workers` at a time (as many as suit where None); `on_event` gets their events."""
 
     @abstractmethod
-    def kept_ready(self) -> AbstractContextManager[Any]:
+    def keep_ready(self) -> AbstractContextManager[Any]:
         """Within it, only the first use has to wait until the engine is ready."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from isogon.lab.run import Config, Run
+from isogon.lab.run import Config, Run, RunStatus
 
 
 @dataclass(frozen=True)
@@ -18,20 +18,40 @@ class Event:
 
 @dataclass(frozen=True)
 class EpochEnded(Event):
-    """`report` is about the epoch: the row of a training, or step and value of an objective."""
+    """An epoch of a training, with its row."""
 
-    report: Any
-
-
-@dataclass(frozen=True)
-class RunEnded(Event):
-    """The run has ended: `result` is a training's status, or what an objective returned."""
-
-    result: Any
+    row: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class RunFailed(Event):
+class ValueReported(Event):
+    """What an objective reported after a step of its own."""
+
+    step: int
+    value: float
+
+
+@dataclass(frozen=True)
+class LastEvent(Event):
+    """Nothing else follows about this run."""
+
+
+@dataclass(frozen=True)
+class RunEnded(LastEvent):
+    """A training has ended with this status; its folder has the rest."""
+
+    status: RunStatus
+
+
+@dataclass(frozen=True)
+class ObjectiveEnded(LastEvent):
+    """An objective has ended; `result` is what its file holds."""
+
+    result: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class RunFailed(LastEvent):
     """The run ended with an error; this is its traceback."""
 
     error: str
@@ -52,7 +72,7 @@ class ValueRefused(Event):
 
 
 #: takes the events of jobs
-Say = Callable[[Event], None]
+EventListener = Callable[[Event], None]
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from isogon.lab.engines._engine import TrainingEngine
-from isogon.lab.engines._events import Say
-from isogon.lab.engines._workers import default_workers, work_through, workers_kept
+from isogon.lab.engines._events import EventListener
+from isogon.lab.engines._workers import default_workers, keep_workers, work_through
 from isogon.lab.engines.ray import RaySettings
 
 
@@ -22,11 +22,11 @@ class LocalEngine(TrainingEngine):
         workers: int | None,
         device: str,
         ray: RaySettings | None,
-        heard: Say,
+        on_event: EventListener,
         claim: Callable[[Any], bool] | None = None,
     ) -> None:
         count = min(workers or default_workers(device), len(jobs))
-        work_through(jobs, workers=count, heard=heard, claim=claim)
+        work_through(jobs, workers=count, on_event=on_event, claim=claim)
 
-    def kept_ready(self) -> AbstractContextManager[Any]:
-        return workers_kept()
+    def keep_ready(self) -> AbstractContextManager[Any]:
+        return keep_workers()

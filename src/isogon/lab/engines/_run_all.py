@@ -21,10 +21,10 @@ from isogon.lab.engines._events import (
     DiskFull,
     EpochEnded,
     Event,
+    EventListener,
     News,
     RunEnded,
     RunFailed,
-    Say,
     TrainingEnded,
     TrainingEpoch,
 )
@@ -114,7 +114,7 @@ def run_all(
             if isinstance(event, DiskFull):
                 raise DiskFullError(event.where)
             if isinstance(event, EpochEnded):
-                report(TrainingEpoch(config, event.report))
+                report(TrainingEpoch(config, event.row))
             elif (run := Run.read_if_ended(place)) is not None:  # also where a worker died that had other jobs
                 end(run)
             elif isinstance(event, RunFailed):
@@ -123,7 +123,7 @@ def run_all(
                 end(_failed_run(config, place, f"it ended, and its files in {place} were gone before they were read"))
 
         if jobs:
-            pool(jobs, heard=handle, claim=claim_job)
+            pool(jobs, on_event=handle, claim=claim_job)
     return [runs[key] for key in by_key if key in ours]
 
 
@@ -140,19 +140,19 @@ class TrainingJob:
     def keys(self) -> list[str]:
         return [config.key for config in self.configs]
 
-    def moved_to(self, out: str) -> Self:
+    def move_to(self, out: str) -> Self:
         return replace(self, out=out)
 
-    def work(self, say: Say) -> None:
+    def work(self, emit: EventListener) -> None:
         """Train them. A full disk is reported, and the rest is left for later."""
 
         def report(config: Config, row: Mapping[str, Any]) -> None:
-            say(EpochEnded(config.key, dict(row)))
+            emit(EpochEnded(config.key, dict(row)))
 
         if self.together and len(self.configs) > 1:
             try:
                 for run in lanes(self.configs, self.out, device=self.device, report=report):
-                    say(RunEnded(run.config.key, run.status))
+                    emit(RunEnded(run.config.key, run.status))
                 return
             except Exception as error:  # one of them; alone, each resumes from its checkpoint and only that one fails
                 if full_disk(error, self.out) is None:
@@ -162,13 +162,13 @@ class TrainingJob:
             place = os.path.join(self.out, config.name)
             try:
                 run = train(config, place, device=self.device, progress=False, report=partial(report, config))
-                say(RunEnded(config.key, run.status))
+                emit(RunEnded(config.key, run.status))
             except Exception as error:  # an error of a config is a failure of that run
                 full = full_disk(error, self.out)
                 if full is not None:
-                    say(DiskFull(config.key, full))
+                    emit(DiskFull(config.key, full))
                     return
-                say(RunFailed(config.key, traceback.format_exc()))
+                emit(RunFailed(config.key, traceback.format_exc()))
 
 
 def _failed_run(config: Config, folder: Path, error: str) -> Run:

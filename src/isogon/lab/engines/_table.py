@@ -26,7 +26,7 @@ ENGINE_TABLE: Mapping[Engine, TrainingEngine] = {
 }
 ENGINES: tuple[Engine, ...] = tuple(ENGINE_TABLE)
 
-#: called with jobs, `heard` and perhaps `claim`
+#: called with jobs, `on_event` and perhaps `claim`
 Pool = Callable[..., None]
 
 
@@ -51,6 +51,6 @@ def pool_for(engine: Engine, *, workers: int | None, device: str, ray: RaySettin
     return pool
 
 
-def kept_ready(engine: Engine) -> AbstractContextManager[Any]:
+def keep_ready(engine: Engine) -> AbstractContextManager[Any]:
     """Within it, only the first use of a pool has to wait until the engine is ready."""
-    return find_engine(engine).kept_ready()
+    return find_engine(engine).keep_ready()

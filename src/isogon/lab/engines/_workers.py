@@ -18,11 +18,11 @@ from typing import Any, Protocol, TypeVar
 import torch
 
 from isogon.errors import IsogonError
-from isogon.lab.engines._events import Event, RunFailed, Say
+from isogon.lab.engines._events import Event, EventListener, RunFailed
 
 # A job whose worker dies is tried again, since the machine may have been short of memory; not for ever.
 _TRIES = 2
-# Exit code of a worker that should start workers itself: it runs the driver's script, which has no main guard.
+# Exit code of a worker that should start workers itself: it runs the coordinator's script, which has no main guard.
 _UNGUARDED = 78
 
 
@@ -32,7 +32,7 @@ class Job(Protocol):
     @property
     def keys(self) -> Sequence[str]: ...
 
-    def work(self, say: Say) -> None:
+    def work(self, emit: EventListener) -> None:
         """Do it, and report events; an exception here counts as the worker's death."""
 
 
@@ -41,11 +41,12 @@ _KEPT: ContextVar[list[_Worker] | None] = ContextVar("kept", default=None)
 
 
 def work_through(
-    jobs: Sequence[AnyJob], *, workers: int, heard: Say, claim: Callable[[AnyJob], bool] | None = None
+    jobs: Sequence[AnyJob], *, workers: int, on_event: EventListener, claim: Callable[[AnyJob], bool] | None = None
 ) -> None:
     """Do all jobs, `workers` at a time; one whose worker dies twice is a `RunFailed` and ends no other.
 
-    `claim` is called right before a job is first given to a worker; where it returns False, another driver does it.
+    `claim` is called right before a job is first given to a worker; where it returns False, another coordinator does
+    it.
     """
     if getattr(multiprocessing.current_process(), "_inheriting", False):
         os._exit(_UNGUARDED)
@@ -63,7 +64,7 @@ def work_through(
                 worker = idle.pop() if idle else _Worker(context)
                 busy[worker.connection] = worker
                 worker.give(job, tries)
-            if not busy:  # all that was left belongs to other drivers
+            if not busy:  # all that was left belongs to other coordinators
                 break
             for connection in wait(list(busy)):
                 worker = busy[connection]  # type: ignore[index]
@@ -71,19 +72,19 @@ def work_through(
                     event: Event | None = worker.connection.recv()
                 except (EOFError, OSError):
                     del busy[worker.connection]
-                    _handle_death(worker, waiting, heard)
+                    _handle_death(worker, waiting, on_event)
                     continue
                 if event is None:  # the job is done
                     idle.append(busy.pop(worker.connection))
                 else:
-                    heard(event)
+                    on_event(event)
     finally:
         for worker in [*busy.values(), *(idle if shared is None else [])]:
             worker.end()
 
 
 @contextmanager
-def workers_kept() -> Iterator[None]:
+def keep_workers() -> Iterator[None]:
     """Within it, workers that have done their jobs wait for the next call's: to start one takes seconds."""
     idle: list[_Worker] = []
     before = _KEPT.set(idle)
@@ -122,9 +123,10 @@ class _Worker:
 
 @contextmanager
 def _block_interrupts() -> Iterator[None]:
-    """Ctrl-C is for the driver: a process inherits what is blocked, so that it reaches no worker even at its start.
+    """Ctrl-C is for the coordinator: a process inherits what is blocked, so that it reaches no worker even at its
+    start.
 
-    One that comes meanwhile reaches the driver afterwards.
+    One that comes meanwhile reaches the coordinator afterwards.
     """
     if not hasattr(signal, "pthread_sigmask"):
         yield
@@ -138,7 +140,7 @@ def _block_interrupts() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _handle_death(worker: _Worker, waiting: deque[tuple[Any, int]], heard: Say) -> None:
+def _handle_death(worker: _Worker, waiting: deque[tuple[Any, int]], on_event: EventListener) -> None:
     worker.process.join()
     worker.connection.close()
     if worker.process.exitcode == _UNGUARDED:
@@ -150,13 +152,13 @@ def _handle_death(worker: _Worker, waiting: deque[tuple[Any, int]], heard: Say) 
         waiting.append((worker.job, worker.tries + 1))
         return
     for key in worker.job.keys:
-        heard(RunFailed(key, f"its worker ended {_TRIES} times, last with exit code {worker.process.exitcode}"))
+        on_event(RunFailed(key, f"its worker ended {_TRIES} times, last with exit code {worker.process.exitcode}"))
 
 
 def _work(connection: Connection) -> None:
     """The life of a worker: jobs in, events out, None at the end of each job."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the driver, which ends its workers
-    threading.Thread(target=_die_with_the_driver, daemon=True).start()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the coordinator, which ends its workers
+    threading.Thread(target=_die_with_the_coordinator, daemon=True).start()
     torch.set_num_threads(1)
 
     try:
@@ -167,8 +169,8 @@ def _work(connection: Connection) -> None:
         pass
 
 
-def _die_with_the_driver() -> None:
-    """A worker must not train on where a resumed driver has started the same run."""
+def _die_with_the_coordinator() -> None:
+    """A worker must not train on where a resumed coordinator has started the same run."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()

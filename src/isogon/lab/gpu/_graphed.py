@@ -209,7 +209,7 @@ def why_no_graph(training: Training) -> str | None:
         "its gradients are clipped": training.config.clip is not None,
         "its weights are averaged": training.config.average > 0,
         "its schedule changes the momentum": isinstance(training.driver.exponential, SgdwForm),
-        "the network is random, for example by dropout": training.draws,
+        "the network is random, for example by dropout": training.is_random,
         "it adds gradients up over micro batches": training.config.micro_batch is not None,
         "it measures angles over several steps": bool(training.config.turns),
         "its weights are not in float32": any(p.dtype != torch.float32 for p in training.model.parameters()),

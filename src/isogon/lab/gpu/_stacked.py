@@ -11,7 +11,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from isogon.lab.run import Training, loss_of
 
-Tensors = dict[str, Tensor]
+NamedTensors = dict[str, Tensor]
 
 
 def backward_together(trainings: Sequence[Training], batches: Sequence[tuple[Tensor, Tensor]]) -> None:
@@ -23,7 +23,7 @@ def backward_together(trainings: Sequence[Training], batches: Sequence[tuple[Ten
     skeleton = trainings[0]
 
     def loss_and_outputs(
-        weights: Tensors, fixed: Tensors, buffers: Tensors, x: Tensor, y: Tensor
+        weights: NamedTensors, fixed: NamedTensors, buffers: NamedTensors, x: Tensor, y: Tensor
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         with skeleton.autocast():
             outputs = functional_call(skeleton.model, {**weights, **fixed, **buffers}, (x,))
@@ -44,7 +44,7 @@ def backward_together(trainings: Sequence[Training], batches: Sequence[tuple[Ten
         training.note(losses[place], outputs[place], batches[place][1])
 
 
-def _stack_parameters(trainings: Sequence[Training]) -> tuple[Tensors, Tensors]:
+def _stack_parameters(trainings: Sequence[Training]) -> tuple[NamedTensors, NamedTensors]:
     """The trained ones and the frozen ones."""
     parameters = [dict(training.model.named_parameters()) for training in trainings]
     trained = {name for name, parameter in parameters[0].items() if parameter.requires_grad}
@@ -53,5 +53,5 @@ def _stack_parameters(trainings: Sequence[Training]) -> tuple[Tensors, Tensors]:
     return weights, fixed
 
 
-def _stack(copies: Sequence[Tensors]) -> Tensors:
+def _stack(copies: Sequence[NamedTensors]) -> NamedTensors:
     return {name: torch.stack([tensors[name].detach() for tensors in copies]) for name in copies[0]}

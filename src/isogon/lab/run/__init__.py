@@ -9,7 +9,7 @@ from isogon.lab.run._evaluation import evaluate, loss_of
 from isogon.lab.run._k_step_angles import column_of
 from isogon.lab.run._networks import check_names, try_out
 from isogon.lab.run._optimizers import TRAINED
-from isogon.lab.run._run import CHECKPOINT, RESULT, STOP, Metric, Run
+from isogon.lab.run._run import CHECKPOINT, RESULT, STOP, Metric, Run, RunStatus
 from isogon.lab.run._train import default_device, run_folder, train
 from isogon.lab.run._training import Training
 
@@ -26,6 +26,7 @@ __all__ = [
     "NoAugmentation",
     "PadCropFlip",
     "Run",
+    "RunStatus",
     "Training",
     "check_names",
     "column_of",

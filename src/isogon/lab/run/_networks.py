@@ -55,7 +55,7 @@ def try_out(config: Config) -> None:
     """
     data = load(config.data, config.data_root, config.recipe.samples, config.subset_seed)
     try:
-        draws_random_numbers(build(config, data), shape_of(config, data))
+        uses_random_numbers(build(config, data), shape_of(config, data))
     except IsogonError:
         raise
     except Exception as error:  # the user's own network may raise anything
@@ -85,7 +85,7 @@ def _question(config: Config, data: Dataset) -> tuple[str, str, int, tuple[int, 
 
 
 @torch.no_grad()
-def draws_random_numbers(model: nn.Module, shape: tuple[int, ...]) -> bool:
+def uses_random_numbers(model: nn.Module, shape: tuple[int, ...]) -> bool:
     """Whether the network, on the CPU, is random in training mode: tried on a copy, as a function may hide dropout."""
     with torch.random.fork_rng(devices=[]):
         before = torch.get_rng_state()

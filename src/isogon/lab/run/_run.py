@@ -28,7 +28,7 @@ WEIGHTS, PREDICTIONS = "weights.pt", "predictions.npy"
 #: a file that stops the run in whose folder it is: the run ends, pruned, after the current epoch
 STOP = "stop"
 
-Status = Literal["finished", "diverged", "failed", "pruned"]
+RunStatus = Literal["finished", "diverged", "failed", "pruned"]
 
 
 class Metric(NamedTuple):
@@ -51,7 +51,7 @@ class Run:
     """
 
     config: Config
-    status: Status
+    status: RunStatus
     epochs: pd.DataFrame
     data_fingerprint: str = ""
     folder: Path | None = None

@@ -68,7 +68,7 @@ def _residual(start: str, block: str, down: str | None, *, last: str = "N") -> l
     return [*_chain(start), *blocks, *_chain(last)]
 
 
-def _biased(norm: nn.Module) -> list[nn.Module]:
+def _put_bias_before(norm: nn.Module) -> list[nn.Module]:
     """Figure 15: a second linear layer with a trainable bias before a norm."""
     return [*_chain("LA"), nn.ReLU(), _linear(bias=True), norm]
 
@@ -93,8 +93,12 @@ _MODULES: tuple[tuple[str, Callable[[], list[nn.Module]], str], ...] = (
     ("figure 11: PreResNet without the added norm", lambda: _residual("L", "NrLNrL", "L"), NOT_HOMOGENEOUS),
     ("figure 14: PreResNet, affine", lambda: _residual("LArL", "ArLArL", "AL"), "0"),
     ("figure 14: PreResNet, affine, start of degree 1", lambda: _residual("L", "ArLArL", "AL"), NOT_HOMOGENEOUS),
-    ("figure 15: bias before group norm", lambda: _biased(nn.GroupNorm(2, _CHANNELS, affine=False)), NOT_HOMOGENEOUS),
-    ("figure 15: bias before batch norm", lambda: _biased(_norm()), "0"),
+    (
+        "figure 15: bias before group norm",
+        lambda: _put_bias_before(nn.GroupNorm(2, _CHANNELS, affine=False)),
+        NOT_HOMOGENEOUS,
+    ),
+    ("figure 15: bias before batch norm", lambda: _put_bias_before(_norm()), "0"),
 )
 #: name, function of `nets`, its options, the degree: with a trained classifier the output is not even homogeneous
 _NETWORKS: tuple[tuple[str, Callable[..., nn.Module], dict[str, Any], str], ...] = (

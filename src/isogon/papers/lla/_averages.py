@@ -29,7 +29,7 @@ from isogon.papers.reproduction import (
 )
 from isogon.report import Exhibit, FigureExhibit
 
-State = Mapping[str, torch.Tensor]
+StateDict = Mapping[str, torch.Tensor]
 
 #: epochs, and the epochs between two snapshots; snapshots of the first quarter of the run are left out
 LENGTHS: dict[Scale, tuple[int, int]] = {"paper": (8000, 1000), "small": (120, 20), "tiny": (5, 1)}
@@ -56,7 +56,7 @@ def plan_run(momentum: float, options: Options) -> list[Planned]:
 
 def pairs(run: Run) -> pd.DataFrame:
     """One row per pair of snapshots: distance, norm, accuracies of both and of the average."""
-    states: dict[int, State] = {
+    states: dict[int, StateDict] = {
         epoch: torch.load(file, map_location="cpu", weights_only=True)
         for epoch, file in run.snapshots.items()
         if 4 * epoch >= run.config.epochs
@@ -82,7 +82,7 @@ def pairs(run: Run) -> pd.DataFrame:
     return pd.DataFrame(rows).assign(status=run.status)
 
 
-def _accuracy(trial: Training, state: State) -> float:
+def _accuracy(trial: Training, state: StateDict) -> float:
     """Test accuracy of weights, with normalisation statistics of one epoch of training images."""
     trial.model.load_state_dict(state)
     trial.begin_epoch()

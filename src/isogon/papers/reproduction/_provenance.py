@@ -20,7 +20,7 @@ from isogon.errors import last_line
 from isogon.lab import RESULT, Config, Run
 from isogon.papers.reproduction._experiment import Label, Options
 
-STATUSES = ("finished", "diverged", "failed", "pruned")
+RUN_STATUSES = ("finished", "diverged", "failed", "pruned")
 #: status of a training that has not ended, and of a computation without training
 WAITING, COMPUTED = "waiting", "computed"
 
@@ -126,7 +126,10 @@ def provenance_of(command: str, sources: Sequence[Source], missing: Sequence[str
         "hardware": sorted({fact.hardware for fact in facts}),
         "versions": sorted({version for fact in facts for version in fact.versions.split(", ")}),
         "seeds": sorted({run.seed for run in runs if run.status != WAITING}),
-        "runs": {"planned": len(runs), **{status: sum(run.status == status for run in runs) for status in STATUSES}},
+        "runs": {
+            "planned": len(runs),
+            **{status: sum(run.status == status for run in runs) for status in RUN_STATUSES},
+        },
         "images": sum(run.images for run in runs),
         "seconds": round(math.fsum(run.seconds for run in runs), 3),
         "errors": {run.key: run.error for run in runs if run.error},

@@ -16,7 +16,7 @@ from isogon.files import write_whole
 from isogon.papers.reproduction._experiment import Experiment, Verdict
 from isogon.papers.reproduction._registry import PAPERS, experiments
 from isogon.papers.reproduction._results import Reproduction, provenance_texts, read_reproduction, scales_in
-from isogon.report import LEGEND, MARK, Showing, draw_panels, markdown_escaped, markdown_table
+from isogon.report import LEGEND, MARK, Showing, draw_panels, escape_markdown, markdown_table
 
 #: folder of the figures, beside the document
 IMAGES = "images"
@@ -66,9 +66,9 @@ def _read_all(results: Path, experiment: Experiment) -> list[Reproduction]:
 
 
 def _table_rows(experiment: Experiment, reproductions: Sequence[Reproduction]) -> list[str]:
-    what = markdown_escaped(experiment.title)
+    what = escape_markdown(experiment.title)
     if not reproductions:
-        reason = "" if experiment.unavailable is None else f": {markdown_escaped(experiment.unavailable)}"
+        reason = "" if experiment.unavailable is None else f": {escape_markdown(experiment.unavailable)}"
         command = f"`isogon reproduce {experiment.id} --scale paper`"
         return [f"| {experiment.id} | {what} | not run{reason} |  |  |  |  | {command} |"]
     return [_table_row(reproduction, what) for reproduction in reproductions]
@@ -83,10 +83,10 @@ def _table_row(reproduction: Reproduction, what: str) -> str:
     cells = (
         linked,
         what,
-        f"**{judgement.verdict}**: {markdown_escaped(judgement.sentence)}",
+        f"**{judgement.verdict}**: {escape_markdown(judgement.sentence)}",
         reproduction.options.scale,
-        markdown_escaped(numbers),
-        markdown_escaped(made["hardware"]),
+        escape_markdown(numbers),
+        escape_markdown(made["hardware"]),
         made["date"],
         f"`{made['command']}`",
     )
@@ -97,12 +97,12 @@ def _section(reproduction: Reproduction) -> str:
     showing = reproduction.showing
     parts = [
         f'<a id="{_anchor(reproduction)}"></a>',
-        f"### {markdown_escaped(f'{showing.id} ({reproduction.options.scale})')}",
-        f"Claim: {markdown_escaped(showing.claim)}",
-        f"**{showing.verdict}**: {markdown_escaped(showing.sentence)}",
+        f"### {escape_markdown(f'{showing.id} ({reproduction.options.scale})')}",
+        f"Claim: {escape_markdown(showing.claim)}",
+        f"**{showing.verdict}**: {escape_markdown(showing.sentence)}",
         *(markdown_table(table) for table in showing.tables),
         LEGEND.replace("Marked:", f"Marked {MARK}:") if showing.tables else "",
-        f"![{markdown_escaped(showing.title)}]({_picture(reproduction)})" if showing.figures else "",
+        f"![{escape_markdown(showing.title)}]({_picture(reproduction)})" if showing.figures else "",
         _facts(showing),
     ]
     return "\n\n".join(part for part in parts if part)
@@ -110,7 +110,7 @@ def _section(reproduction: Reproduction) -> str:
 
 def _facts(showing: Showing) -> str:
     facts = [*showing.notes, *(f"{name}: {value}" for name, value in showing.made.items())]
-    return "\n".join(f"- {markdown_escaped(fact)}" for fact in facts)
+    return "\n".join(f"- {escape_markdown(fact)}" for fact in facts)
 
 
 def _anchor(reproduction: Reproduction) -> str:

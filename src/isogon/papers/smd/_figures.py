@@ -37,7 +37,7 @@ from isogon.papers.smd._motion import (
     step_figure,
 )
 from isogon.papers.smd._scaling import FIGURE_7, FIGURE_8
-from isogon.papers.smd._settings import FIXED_RATE, MOBILE, MOBILE_RECIPES, RESCALED, SETUPS, STANDARD
+from isogon.papers.smd._setups import FIXED_RATE, MOBILE, MOBILE_RECIPES, RESCALED, SETUPS, STANDARD
 from isogon.papers.smd.detection import CHOICES as DETECTION_CHOICES
 from isogon.papers.smd.detection import NEEDED as DETECTION_NEEDED
 from isogon.papers.smd.detection import PANELS as DETECTION_PANELS

@@ -18,7 +18,7 @@ from isogon.lab import Config, Run, Training, column_of, default_device
 from isogon.papers import _imagenet as imagenet
 from isogon.papers.reproduction import Experiment, Gap, Judgement, Options, Planned, Scale, combine, mean_line, mean_of
 from isogon.papers.smd._motion import FIRST_STAGE
-from isogon.papers.smd._settings import CIFAR, IMAGENET, TINY
+from isogon.papers.smd._setups import CIFAR, IMAGENET, TINY
 from isogon.recipe import Recipe
 from isogon.report import Exhibit, FigureExhibit, Line
 from isogon.schedules import from_name

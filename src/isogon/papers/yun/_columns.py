@@ -22,7 +22,7 @@ from isogon.papers.yun._grids import Varied
 from isogon.report import Cell, TableExhibit
 from isogon.search import fit_curve
 
-Outcome = Literal["met", "missed", "open"]
+ColumnVerdict = Literal["met", "missed", "open"]
 #: standard errors that make a difference clear
 CLEAR = 2.0
 
@@ -74,7 +74,7 @@ def clear_among(differences: int) -> float:
     return normal.inv_cdf(1 - normal.cdf(-CLEAR) / max(differences, 1))
 
 
-def judge_column(column: Column, clear_miss: float = CLEAR) -> Outcome:
+def judge_column(column: Column, clear_miss: float = CLEAR) -> ColumnVerdict:
     """Whether the cell of the stated factor is best or second and the best cell within a factor of 2 of it.
 
     Missed: two cells are better, or one farther than a factor of 2 beats all nearer ones, by `clear_miss` standard
@@ -101,7 +101,7 @@ def judge_table(
 
     `every` column must not miss, and more than half must be met; otherwise more than half decide either way.
     """
-    outcomes: Counter[Outcome] = Counter()
+    outcomes: Counter[ColumnVerdict] = Counter()
     second = 0
     columns = [column for (_, name), column in columns_of(table).items() if counts(name)]
     clear_miss = clear_among(sum(len(column.cells) - 1 for column in columns)) if every else CLEAR

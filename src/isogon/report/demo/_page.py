@@ -89,7 +89,7 @@ one tuning factor, angles over the last epochs before the first drop:</p>
 <p>{escape(demo.cost)}</p></section>
 <section><h2>How to continue with your own model</h2><pre>{escape(demo.code)}</pre></section>
 <footer>Drag in a figure to zoom, double-click to return, click a name to hide its line.</footer>"""
-    return article("isogon: the tour", body, figures, _STYLE)
+    return article("isogon: the demo", body, figures, _STYLE)
 
 
 def _angles(demo: DemoSummary) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from isogon.report.exhibit._cells import LEGEND, CellText, cell_texts
 from isogon.report.exhibit._exhibits import Cell, Exhibit, FigureExhibit, Line, Place, Showing, TableExhibit
 from isogon.report.exhibit._figures import draw_panels
 from isogon.report.exhibit._files import write_exhibits
-from isogon.report.exhibit._text import MARK, markdown_escaped, markdown_table
+from isogon.report.exhibit._text import MARK, escape_markdown, markdown_table
 
 __all__ = [
     "LEGEND",
@@ -21,7 +21,7 @@ __all__ = [
     "TableExhibit",
     "cell_texts",
     "draw_panels",
-    "markdown_escaped",
+    "escape_markdown",
     "markdown_table",
     "write_exhibits",
 ]

@@ -31,9 +31,9 @@ _LATEX = {
 def markdown_text(showing: Showing) -> str:
     """Claim, verdict, tables and how they were made."""
     parts = [
-        f"# {markdown_escaped(f'{showing.id}: {showing.title}')}",
-        f"Claim: {markdown_escaped(showing.claim)}",
-        f"**{markdown_escaped(showing.verdict)}**: {markdown_escaped(showing.sentence)}",
+        f"# {escape_markdown(f'{showing.id}: {showing.title}')}",
+        f"Claim: {escape_markdown(showing.claim)}",
+        f"**{escape_markdown(showing.verdict)}**: {escape_markdown(showing.sentence)}",
         *(markdown_table(table) for table in showing.tables),
     ]
     if showing.tables:
@@ -45,16 +45,16 @@ def markdown_text(showing: Showing) -> str:
 def markdown_table(table: TableExhibit) -> str:
     """One table."""
     texts = cell_texts(table)
-    corner = markdown_escaped(f"{table.row_name} \\ {table.column_name}" if table.column_name else table.row_name)
+    corner = escape_markdown(f"{table.row_name} \\ {table.column_name}" if table.column_name else table.row_name)
     lines = [
-        _markdown_row([corner, *map(markdown_escaped, table.columns)]),
+        _markdown_row([corner, *map(escape_markdown, table.columns)]),
         _markdown_row(["---", *("---:" for _ in table.columns)]),
     ]
     for row in table.rows:
         lines.append(
-            _markdown_row([markdown_escaped(row), *(_markdown_cell(texts[row, column]) for column in table.columns)])
+            _markdown_row([escape_markdown(row), *(_markdown_cell(texts[row, column]) for column in table.columns)])
         )
-    return f"**{markdown_escaped(table.title)}**\n\n" + "\n".join(lines)
+    return f"**{escape_markdown(table.title)}**\n\n" + "\n".join(lines)
 
 
 def latex_text(tables: Sequence[TableExhibit]) -> str:
@@ -66,15 +66,15 @@ def latex_text(tables: Sequence[TableExhibit]) -> str:
 def latex_table(table: TableExhibit) -> str:
     """One table; a cell with several lines is a small table of its own."""
     texts = cell_texts(table)
-    head = " & ".join([latex_escaped(table.row_name), *map(latex_escaped, table.columns)])
+    head = " & ".join([escape_latex(table.row_name), *map(escape_latex, table.columns)])
     body = "\n".join(
-        " & ".join([latex_escaped(row), *(_latex_cell(texts[row, column]) for column in table.columns)]) + r" \\"
+        " & ".join([escape_latex(row), *(_latex_cell(texts[row, column]) for column in table.columns)]) + r" \\"
         for row in table.rows
     )
-    over = rf"& \multicolumn{{{len(table.columns)}}}{{c}}{{{latex_escaped(table.column_name)}}} \\" + "\n"
+    over = rf"& \multicolumn{{{len(table.columns)}}}{{c}}{{{escape_latex(table.column_name)}}} \\" + "\n"
     return rf"""\begin{{table}}
 \centering
-\caption{{{latex_escaped(table.title)}}}
+\caption{{{escape_latex(table.title)}}}
 \begin{{tabular}}{{l{"r" * len(table.columns)}}}
 \hline
 {over if table.column_name and table.columns else ""}{head} \\
@@ -85,19 +85,19 @@ def latex_table(table: TableExhibit) -> str:
 \end{{table}}"""
 
 
-def markdown_escaped(text: str) -> str:
+def escape_markdown(text: str) -> str:
     """`text` on one line, with everything escaped that has a meaning in Markdown or a table's row.
 
-    >>> print(markdown_escaped("a|b *c*"))
+    >>> print(escape_markdown("a|b *c*"))
     a\\|b \\*c\\*
     """
     return _MARKDOWN.sub(r"\\\1", " ".join(text.split()))
 
 
-def latex_escaped(text: str) -> str:
+def escape_latex(text: str) -> str:
     """`text` with everything escaped that has a meaning in LaTeX.
 
-    >>> print(latex_escaped("50% of η_eff"))
+    >>> print(escape_latex("50% of η_eff"))
     50\\% of $\\eta$\\_eff
     """
     return "".join(_LATEX.get(letter, letter) for letter in " ".join(text.split()))
@@ -110,7 +110,7 @@ def _markdown_row(cells: Sequence[str]) -> str:
 def _markdown_cell(cell: CellText) -> str:
     if not cell.lines:
         return ""
-    first, *rest = map(markdown_escaped, cell.lines)
+    first, *rest = map(escape_markdown, cell.lines)
     first = f"**{first}**" if cell.best else first
     return "<br>".join([f"{MARK} {first}" if cell.marked else first, *rest])
 
@@ -119,7 +119,7 @@ def _latex_cell(cell: CellText) -> str:
     colour = r"\cellcolor{yellow!40}" if cell.marked else ""
     if not cell.lines:
         return colour
-    first, *rest = map(latex_escaped, cell.lines)
+    first, *rest = map(escape_latex, cell.lines)
     first = rf"\textbf{{{first}}}" if cell.best else first
     lines = [first, *(rf"\scriptsize {line}" for line in rest)]
     stacked = r"\\".join(lines)
@@ -127,4 +127,4 @@ def _latex_cell(cell: CellText) -> str:
 
 
 def _bullets(sentences: Sequence[str]) -> str:
-    return "\n".join(f"- {markdown_escaped(sentence)}" for sentence in sentences)
+    return "\n".join(f"- {escape_markdown(sentence)}" for sentence in sentences)

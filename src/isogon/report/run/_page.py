@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from isogon.report._drawing import PLOTLY_AXIS, PLOTLY_CONFIG, six_digits
 from isogon.report._page_parts import SCRIPT, document, fact_spans, json_text, plotly_script, write_html
 from isogon.report.run._figures import layer_colours, metric_colours
-from isogon.report.run._tables import PANELS, LayerLine, Mark, RunSummary
+from isogon.report.run._tables import PANELS, LayerLine, RateDrop, RunSummary
 
 if TYPE_CHECKING:
     from isogon.dynamics import Finding
@@ -120,7 +120,7 @@ def _trace(line: LayerLine, colour: str, *, wide: bool) -> dict[str, Any]:
     }
 
 
-def _layout(titles: list[str], marks: list[Mark], *, height: str) -> dict[str, Any]:
+def _layout(titles: list[str], marks: list[RateDrop], *, height: str) -> dict[str, Any]:
     """Panels with these titles, two in a row, the drops of the learning rate marked in each."""
     layout: dict[str, Any] = {
         "grid": {"rows": _rows(titles), "columns": 2, "pattern": "independent", "xgap": 0.14, "ygap": 0.3},

@@ -57,7 +57,7 @@ class LayerLine:
 
 
 @dataclass(frozen=True)
-class Mark:
+class RateDrop:
     """A drop of the learning rate: at `step` it was divided by `factor`."""
 
     step: int
@@ -77,7 +77,7 @@ class RunSummary:
     layers: list[str]
     joint: str
     lines: list[LayerLine]
-    marks: list[Mark]
+    marks: list[RateDrop]
     metrics: list[MetricLine]
     last_step: int
 
@@ -156,7 +156,7 @@ def thin(values: Floats, most: int = MOST_POINTS) -> NDArray[np.int64]:
     return np.unique([0, *extremes, count - 1])
 
 
-def marks(records: pd.DataFrame) -> list[Mark]:
+def marks(records: pd.DataFrame) -> list[RateDrop]:
     """The drops of the learning rate in any layer; each step once."""
     from isogon.dynamics import drops
 
@@ -164,7 +164,7 @@ def marks(records: pd.DataFrame) -> list[Mark]:
     for _, rows in records.groupby("layer", sort=False):
         for drop in drops(rows.sort_values("step")):
             factors[drop.step] = max(drop.factor, factors.get(drop.step, 0.0))
-    return [Mark(step, factor) for step, factor in sorted(factors.items())]
+    return [RateDrop(step, factor) for step, factor in sorted(factors.items())]
 
 
 def _records(place: Path) -> pd.DataFrame:

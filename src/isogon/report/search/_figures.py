@@ -27,12 +27,14 @@ def accuracy_figure(outcome: Outcome) -> dict[str, Any]:
     unit = _unit(outcome)
     traces: list[dict[str, Any]] = []
     for place, (samples, curve) in enumerate(outcome.curve.items()):
-        rows = [row for row in outcome.rows if row.planned.purpose == "search" and row.planned.samples == samples]
-        traces += _size_traces(f"{samples} samples", COLOURS[place % len(COLOURS)], rows, curve, unit)
-    verified = [row for row in outcome.rows if row.planned.purpose == "verify"]
+        trials = [
+            trial for trial in outcome.trials if trial.planned.purpose == "search" and trial.planned.samples == samples
+        ]
+        traces += _size_traces(f"{samples} samples", COLOURS[place % len(COLOURS)], trials, curve, unit)
+    verified = [trial for trial in outcome.trials if trial.planned.purpose == "verify"]
     if verified:
         traces.append(_runs(f"verified, {outcome.study.recipe.samples} samples", _FULL, verified, unit, legend=True))
-    traces += _lost_traces(outcome.rows, unit)
+    traces += _lost_traces(outcome.trials, unit)
     metric = outcome.study.task.metric
     shown = f"test {metric}" if outcome.study.task.objective is None else f"{metric} that the objective returned"
     layout = plotly_layout("tuning factor F", f"{escape(shown)} (%)" if unit == 100 else escape(shown))
@@ -56,31 +58,31 @@ def trend_figure(outcome: Outcome) -> dict[str, Any]:
     return {"data": [{**line, "line": {"color": "#999999", "dash": "dash"}}, *tops, full], "layout": layout}
 
 
-def angle_figure(outcome: Outcome, trials: Path) -> dict[str, Any] | None:
+def angle_figure(outcome: Outcome, folder: Path) -> dict[str, Any] | None:
     """The angle that all weights turned by in each epoch, for every F of the largest fraction; None without records."""
     from isogon.search import metric_value
 
     samples = max(outcome.curve)
     trials_of: dict[float, list[StoredTrial]] = {}
-    for row in sorted(outcome.rows, key=lambda row: (row.planned.tuning_factor, row.planned.seed)):
-        if row.planned.samples == samples and row.planned.purpose == "search":
-            trials_of.setdefault(row.planned.tuning_factor, []).append(row)
+    for trial in sorted(outcome.trials, key=lambda trial: (trial.planned.tuning_factor, trial.planned.seed)):
+        if trial.planned.samples == samples and trial.planned.purpose == "search":
+            trials_of.setdefault(trial.planned.tuning_factor, []).append(trial)
     best = max(
-        (row for rows in trials_of.values() for row in rows),
-        key=lambda row: -math.inf if row.score is None else row.score,
+        (trial for trials in trials_of.values() for trial in trials),
+        key=lambda trial: -math.inf if trial.score is None else trial.score,
     )
     traces = []
-    for colour, rows in zip(ordered_colours(len(trials_of)), trials_of.values(), strict=True):
+    for colour, trials in zip(ordered_colours(len(trials_of)), trials_of.values(), strict=True):
         # One seed is enough: the angle hardly depends on it.
-        row = best if best in rows else next((row for row in rows if row.score is not None), rows[0])
-        curve = _angles(outcome, row, trials)
+        trial = best if best in trials else next((trial for trial in trials if trial.score is not None), trials[0])
+        curve = _angles(outcome, trial, folder)
         if curve is None:
             continue
-        result = row.status if row.score is None else metric_value(outcome.study, row.score)
-        if row == best:
+        result = trial.status if trial.score is None else metric_value(outcome.study, trial.score)
+        if trial == best:
             result += ", best"
-        trace = _trace(f"F = {row.planned.tuning_factor:.3g}: {result}", *curve, mode="lines")
-        traces.append({**trace, "line": {"color": colour, "width": 4 if row == best else 1.8}})
+        trace = _trace(f"F = {trial.planned.tuning_factor:.3g}: {result}", *curve, mode="lines")
+        traces.append({**trace, "line": {"color": colour, "width": 4 if trial == best else 1.8}})
     if not traces:
         return None
     layout = plotly_layout("epoch", "angle turned in the epoch (degrees)")
@@ -94,7 +96,9 @@ def cost_figure(outcome: Outcome) -> dict[str, Any]:
     traces = []
     for place, samples in enumerate(outcome.curve):
         seen = sum(
-            row.images for row in outcome.rows if row.planned.samples == samples and row.planned.purpose == "search"
+            trial.images
+            for trial in outcome.trials
+            if trial.planned.samples == samples and trial.planned.purpose == "search"
         )
         traces.append(_bar(f"{samples} samples", "this search", seen, COLOURS[place % len(COLOURS)]))
     if cost.verification_images:
@@ -109,7 +113,7 @@ def cost_figure(outcome: Outcome) -> dict[str, Any]:
 
 
 def _size_traces(
-    name: str, colour: str, rows: Sequence[StoredTrial], curve: Curve, unit: float
+    name: str, colour: str, trials: Sequence[StoredTrial], curve: Curve, unit: float
 ) -> list[dict[str, Any]]:
     alive = [(factor, mean) for factor, mean in zip(curve.grid, curve.means, strict=True) if math.isfinite(mean)]
     means = _trace(name, [factor for factor, _ in alive], [unit * mean for _, mean in alive], mode="lines+markers")
@@ -132,41 +136,43 @@ def _size_traces(
         "error_x": _bars(curve.tuning_factor, lower, upper, colour),
         "legendgroup": name,
     }
-    return [{**_runs(name, colour, rows, unit), "legendgroup": name}, means, fit, top]
+    return [{**_runs(name, colour, trials, unit), "legendgroup": name}, means, fit, top]
 
 
-def _runs(name: str, colour: str, rows: Sequence[StoredTrial], unit: float, *, legend: bool = False) -> dict[str, Any]:
+def _runs(
+    name: str, colour: str, trials: Sequence[StoredTrial], unit: float, *, legend: bool = False
+) -> dict[str, Any]:
     """A dot for each run that finished."""
-    alive = [(row.planned.tuning_factor, row.score) for row in rows if row.score is not None]
+    alive = [(trial.planned.tuning_factor, trial.score) for trial in trials if trial.score is not None]
     dots = _trace(name, [factor for factor, _ in alive], [unit * accuracy for _, accuracy in alive], mode="markers")
     symbol = "diamond" if legend else "circle-open"
     return {**dots, "marker": {"color": colour, "size": 8, "symbol": symbol}, "showlegend": legend}
 
 
-def _lost_traces(rows: Sequence[StoredTrial], unit: float) -> list[dict[str, Any]]:
+def _lost_traces(trials: Sequence[StoredTrial], unit: float) -> list[dict[str, Any]]:
     """A cross at the worst value for each run without a score, one trace per status."""
-    foot = unit * min((row.score for row in rows if row.score is not None), default=0.0)
+    foot = unit * min((trial.score for trial in trials if trial.score is not None), default=0.0)
     traces = []
     for status, colour in _LOST.items():
-        trials = [row.planned for row in rows if row.status == status]
-        if trials:
-            crosses = _trace(status, [trial.tuning_factor for trial in trials], [foot] * len(trials), mode="markers")
-            texts = [f"{status}: {trial.samples} samples, seed {trial.seed}" for trial in trials]
+        planned = [trial.planned for trial in trials if trial.status == status]
+        if planned:
+            crosses = _trace(status, [plan.tuning_factor for plan in planned], [foot] * len(planned), mode="markers")
+            texts = [f"{status}: {plan.samples} samples, seed {plan.seed}" for plan in planned]
             marker = {"color": colour, "size": 8, "symbol": "x"}
             traces.append({**crosses, "marker": marker, "text": texts, "hovertemplate": "%{text}"})
     return traces
 
 
-def _angles(outcome: Outcome, row: StoredTrial, trials: Path) -> tuple[list[int], list[float]] | None:
+def _angles(outcome: Outcome, trial: StoredTrial, folder: Path) -> tuple[list[int], list[float]] | None:
     """Epochs and degrees of a trial of the lab; None for the user's own objective, or without a monitor."""
     from isogon.dynamics import read
 
     if outcome.study.task.objective is not None:
         return None
-    trial = row.planned
-    config = outcome.study.config(tuning_factor=trial.tuning_factor, samples=trial.samples, seed=trial.seed)
+    planned = trial.planned
+    config = outcome.study.config(tuning_factor=planned.tuning_factor, samples=planned.samples, seed=planned.seed)
     try:
-        records = read(trials / config.name)
+        records = read(folder / config.name)
     except (ArgumentError, OSError):
         return None
     ends = records[(records["layer"] == "all") & (records["epoch_angle"] > 0)]
@@ -185,8 +191,8 @@ def _bars(middle: float, low: float, high: float, colour: str) -> dict[str, Any]
     return {"type": "data", "symmetric": False, **ends, "color": colour, "thickness": 2}
 
 
-def _bar(name: str, row: str, images: int, colour: str) -> dict[str, Any]:
-    return {"type": "bar", "orientation": "h", "name": name, "y": [row], "x": [images], "marker": {"color": colour}}
+def _bar(name: str, label: str, images: int, colour: str) -> dict[str, Any]:
+    return {"type": "bar", "orientation": "h", "name": name, "y": [label], "x": [images], "marker": {"color": colour}}
 
 
 def _trace(name: str, along: Sequence[float], upward: Sequence[float], *, mode: str) -> dict[str, Any]:
@@ -205,7 +211,7 @@ def _ticks(outcome: Outcome) -> list[float]:
     if outcome.study.search.sampler != "grid":
         return list(outcome.study.search.first_grid)
     return sorted(
-        {float(f"{row.planned.tuning_factor:.6g}") for row in outcome.rows if row.planned.purpose == "search"}
+        {float(f"{trial.planned.tuning_factor:.6g}") for trial in outcome.trials if trial.planned.purpose == "search"}
     )
 
 

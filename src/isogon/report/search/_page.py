@@ -90,27 +90,26 @@ per tuning factor; the wide line is the best of them.</p></section>"""
 def _trials(outcome: Outcome) -> str:
     from isogon.search import fraction_name, metric_value
 
-    rows = [
+    lines = [
         (
-            str(row.number),
-            f"{row.planned.tuning_factor:.4g}",
-            f"{row.planned.samples:,}",
-            fraction_name(row.planned.fraction),
-            str(row.planned.seed),
-            row.planned.purpose,
-            row.status,
-            "–" if row.score is None else metric_value(outcome.study, row.score),
-            f"{row.images:,}",
-            f"{row.seconds:.1f}",
-            last_line(row.error) if row.error else "",
+            str(trial.number),
+            f"{trial.planned.tuning_factor:.4g}",
+            f"{trial.planned.samples:,}",
+            fraction_name(trial.planned.fraction),
+            str(trial.planned.seed),
+            trial.planned.purpose,
+            trial.status,
+            "–" if trial.score is None else metric_value(outcome.study, trial.score),
+            f"{trial.images:,}",
+            f"{trial.seconds:.1f}",
+            last_line(trial.error) if trial.error else "",
         )
-        for row in outcome.rows
+        for trial in outcome.trials
     ]
     metric = outcome.study.task.metric
     head = ("trial", "F", "samples", "fraction", "seed", "for", "status", metric, "images", "seconds", "error")
-    return (
-        f"<table><thead>{_line('th', head)}</thead><tbody>{''.join(_line('td', row) for row in rows)}</tbody></table>"
-    )
+    body = "".join(_line("td", line) for line in lines)
+    return f"<table><thead>{_line('th', head)}</thead><tbody>{body}</tbody></table>"
 
 
 def _line(tag: str, cells: Sequence[str]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from isogon.search.trials._execution import train_trials
 from isogon.search.trials._folder import DATABASE, STUDY, TRIALS, forget, open_ledger, storage_of
-from isogon.search.trials._ledger import Ledger, PlannedTrial, Status, StoredTrial, rows_of
+from isogon.search.trials._ledger import Ledger, PlannedTrial, StoredTrial, TrialStatus, read_trials
 from isogon.search.trials._proposals import TriedFactor, make_sampler, propose
 from isogon.search.trials._pruning import make_pruner
 from isogon.search.trials._storage import as_template, engine_settings, with_driver
@@ -16,7 +16,7 @@ __all__ = [
     "PlannedTrial",
     "Ledger",
     "StoredTrial",
-    "Status",
+    "TrialStatus",
     "TriedFactor",
     "as_template",
     "engine_settings",
@@ -25,7 +25,7 @@ __all__ = [
     "make_sampler",
     "open_ledger",
     "propose",
-    "rows_of",
+    "read_trials",
     "storage_of",
     "train_trials",
     "with_driver",

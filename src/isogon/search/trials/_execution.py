@@ -1,6 +1,6 @@
 """Trains the trials of a search by the lab's engines, and records each as soon as it ends.
 
-A trial is claimed at the last moment, so that drivers which share a storage share the work.
+A trial is claimed at the last moment, so that coordinators which share a storage share the work.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
@@ -23,16 +23,16 @@ from isogon.lab import (
     DiskFull,
     DiskFullError,
     Engine,
-    EpochEnded,
     Event,
+    EventListener,
     FolderLock,
+    ObjectiveEnded,
     Run,
-    RunEnded,
     RunFailed,
-    Say,
     TrainingEnded,
     TrainingEpoch,
     ValueRefused,
+    ValueReported,
     board_of,
     default_device,
     full_disk,
@@ -41,12 +41,34 @@ from isogon.lab import (
 )
 from isogon.recipe import Recipe
 from isogon.search.study import MetricError, Pruned, Study, TaskTable, Trial, value_of
-from isogon.search.trials._ledger import Ledger, PlannedTrial, Status, StoredTrial
-from isogon.search.trials._pruning import Judge, judge_of
+from isogon.search.trials._ledger import Ledger, PlannedTrial, StoredTrial, TrialStatus
+from isogon.search.trials._pruning import PruningJudge, judge_of
 
 RESULT = "result.json"
-#: seconds between looks at trials that other drivers are running
+#: seconds between looks at trials that other coordinators are running
 POLL = 2.0
+
+
+@dataclass(frozen=True)
+class _Execution:
+    """Where and with what the trials of a study are trained, and who keeps and prunes them."""
+
+    study: Study
+    ledger: Ledger
+    folder: Path
+    engine: Engine
+    workers: int | None
+    progress: bool
+
+    @cached_property
+    def judge(self) -> PruningJudge:
+        return judge_of(self.study, self.ledger)
+
+    def end_unmakeable(self, trial: StoredTrial, error: ArgumentError) -> None:
+        """A tuning factor beyond what the recipe or the schedule allows is that trial's failure."""
+        if self.ledger.claim(trial):
+            self.ledger.end(trial, "failed", None, images=0, seconds=0.0, error=str(error))
+            self.judge.end(trial, "failed", None)
 
 
 def train_trials(
@@ -60,72 +82,39 @@ def train_trials(
     progress: bool,
     tell: Callable[[str], None],
 ) -> list[StoredTrial]:
-    """The rows of `planned` once all of them have ended, trained here or by other drivers."""
+    """The trials that `planned` became once all of them have ended, trained here or by other coordinators."""
     wanted = dict.fromkeys(sorted(planned, key=lambda trial: (trial.tuning_factor, trial.seed)))
     announced = 0
     while True:
         ledger.plan(wanted)
-        rows = [row for row in ledger.rows() if row.planned in wanted]
-        ours = [row for row in rows if ledger.is_open(row)]
+        trials = [trial for trial in ledger.trials() if trial.planned in wanted]
+        ours = [trial for trial in trials if ledger.is_open(trial)]
         if ours:
-            train_rows(study, ledger, ours, folder, engine=engine, workers=workers, progress=progress)
+            # Each in a folder of its own below `folder`; only those that can be claimed.
+            train = _train_configs if study.task.objective is None else _call_objective
+            train(_Execution(study, ledger, folder, engine, workers, progress), ours)
             continue
-        others = sum(row.status == "running" for row in rows)
+        others = sum(trial.status == "running" for trial in trials)
         if not others:
-            return rows
+            return trials
         if others != announced:
-            tell(f"waiting for {others} trial{'s' if others > 1 else ''} of other drivers")
+            tell(f"waiting for {others} trial{'s' if others > 1 else ''} of other coordinators")
             announced = others
         time.sleep(POLL)
         ledger.take_over()
 
 
-def train_rows(
-    study: Study,
-    ledger: Ledger,
-    rows: Sequence[StoredTrial],
-    folder: Path,
-    *,
-    engine: Engine,
-    workers: int | None,
-    progress: bool,
-) -> None:
-    """Train those of `rows` that can be claimed, each in a folder of its own below `folder`."""
-    judge = judge_of(study, ledger)
-    if study.task.objective is None:
-        run_them = partial(
-            run_all,
-            engine=engine,
-            out=folder,
-            workers=workers,
-            device=study.run.device,
-            progress=progress,
-            ray=study.run.ray.settings,
-        )
-        _train_configs(study, ledger, judge, rows, folder, run_them)
-    else:
-        _call_objective(
-            study, study.task.objective, ledger, judge, rows, folder, engine=engine, workers=workers, progress=progress
-        )
-
-
-def _train_configs(
-    study: Study,
-    ledger: Ledger,
-    judge: Judge,
-    rows: Sequence[StoredTrial],
-    folder: Path,
-    run_them: Callable[..., list[Run]],
-) -> None:
+def _train_configs(execution: _Execution, trials: Sequence[StoredTrial]) -> None:
+    study, ledger, folder, judge = execution.study, execution.ledger, execution.folder, execution.judge
     by_config: dict[Config, StoredTrial] = {}
-    for row in rows:
+    for trial in trials:
+        planned = trial.planned
         try:
-            planned = row.planned
-            by_config[study.config(tuning_factor=planned.tuning_factor, samples=planned.samples, seed=planned.seed)] = (
-                row
-            )
+            config = study.config(tuning_factor=planned.tuning_factor, samples=planned.samples, seed=planned.seed)
         except ArgumentError as error:
-            _end_unmakeable(ledger, judge, row, error)
+            execution.end_unmakeable(trial, error)
+        else:
+            by_config[config] = trial
     recorded: set[Config] = set()
     task = study.task
 
@@ -134,16 +123,16 @@ def _train_configs(
             recorded.add(run.config)
             value = run.accuracy if task.metric == "accuracy" else run.test_loss
             score = None if math.isnan(value) else task.score(value)
-            row = by_config[run.config]
-            ledger.end(row, run.status, score, images=run.images, seconds=run.seconds, error=run.error)
-            judge.end(row, run.status, score)
+            trial = by_config[run.config]
+            ledger.end(trial, run.status, score, images=run.images, seconds=run.seconds, error=run.error)
+            judge.end(trial, run.status, score)
 
     def handle(event: TrainingEpoch | TrainingEnded) -> None:
         if isinstance(event, TrainingEpoch):
-            row, epoch = by_config[event.config], int(event.row["epoch"])
+            trial, epoch = by_config[event.config], int(event.row["epoch"])
             score = task.score(event.row[f"test_{task.metric}"])
-            ledger.report(row, epoch, score)
-            judge.report(row, epoch, score, folder / event.config.name)
+            ledger.report(trial, epoch, score)
+            judge.report(trial, epoch, score, folder / event.config.name)
         elif event.run.status != "failed":
             record(event.run)
 
@@ -153,15 +142,18 @@ def _train_configs(
         if ledger.claim(by_config[config]):
             record(run)
     missing = [config for config in by_config if config not in ended]
-    for run in run_them(missing, claim=lambda config: ledger.claim(by_config[config]), news=handle):
+    for run in run_all(
+        missing,
+        engine=execution.engine,
+        out=folder,
+        workers=execution.workers,
+        device=study.run.device,
+        progress=execution.progress,
+        news=handle,
+        claim=lambda config: ledger.claim(by_config[config]),
+        ray=study.run.ray.settings,
+    ):
         record(run)
-
-
-def _end_unmakeable(ledger: Ledger, judge: Judge, row: StoredTrial, error: ArgumentError) -> None:
-    """A tuning factor beyond what the recipe or the schedule allows is that trial's failure."""
-    if ledger.claim(row):
-        ledger.end(row, "failed", None, images=0, seconds=0.0, error=str(error))
-        judge.end(row, "failed", None)
 
 
 @dataclass(frozen=True)
@@ -183,10 +175,10 @@ class ObjectiveJob:
     def keys(self) -> list[str]:
         return [self.key]
 
-    def moved_to(self, out: str) -> Self:
+    def move_to(self, out: str) -> Self:
         return replace(self, out=out)
 
-    def work(self, say: Say) -> None:
+    def work(self, emit: EventListener) -> None:
         """Reports a step and a value for each epoch, then the result; a value that cannot be the metric is refused."""
         folder = Path(self.out) / self.key
         lock: FolderLock | None = None
@@ -199,7 +191,7 @@ class ObjectiveJob:
             def report(step: int, value: float) -> None:
                 epoch = check_whole("step", step, low=0, cure="count epochs from 0")
                 number = math.nan if math.isinf(float(value)) else float(value)  # it diverged
-                say(EpochEnded(self.key, (epoch, self.task.check_value(number))))
+                emit(ValueReported(self.key, epoch, self.task.check_value(number)))
                 if (folder / STOP).exists():
                     raise Pruned(epoch + 1)
 
@@ -215,54 +207,45 @@ class ObjectiveJob:
                 result = {"value": None, "pruned_after": stop.epochs}
             result["seconds"] = time.perf_counter() - start
             write_json(folder / RESULT, result)
-            say(RunEnded(self.key, result))
+            emit(ObjectiveEnded(self.key, result))
         except MetricError as error:
-            say(ValueRefused(self.key, str(error)))
+            emit(ValueRefused(self.key, str(error)))
         except Exception as error:  # an error of the objective is a failure of that trial
             full = full_disk(error, folder)
             if full is None:
-                say(RunFailed(self.key, traceback.format_exc()))
+                emit(RunFailed(self.key, traceback.format_exc()))
             else:
-                say(DiskFull(self.key, full))
+                emit(DiskFull(self.key, full))
         finally:
             if lock is not None:
                 lock.release()
 
 
-def _call_objective(
-    study: Study,
-    objective: str,
-    ledger: Ledger,
-    judge: Judge,
-    rows: Sequence[StoredTrial],
-    folder: Path,
-    *,
-    engine: Engine,
-    workers: int | None,
-    progress: bool,
-) -> None:
+def _call_objective(execution: _Execution, trials: Sequence[StoredTrial]) -> None:
+    study, ledger, folder, judge = execution.study, execution.ledger, execution.folder, execution.judge
     task, device = study.task, study.run.device or default_device()
-    pool = pool_for(engine, workers=workers, device=device, ray=study.run.ray.settings)
-    by_name = {_name(row.planned): row for row in rows}
+    objective = task.objective
+    assert objective is not None
+    pool = pool_for(execution.engine, workers=execution.workers, device=device, ray=study.run.ray.settings)
+    by_name = {_name(trial.planned): trial for trial in trials}
 
-    def end(row: StoredTrial, result: Mapping[str, Any]) -> None:
+    def end(trial: StoredTrial, result: Mapping[str, Any]) -> None:
         score = None if result["value"] is None else task.score(result["value"])
         epochs = study.recipe.epochs
-        status: Status = "finished" if score is not None else "diverged"
+        status: TrialStatus = "finished" if score is not None else "diverged"
         if "pruned_after" in result:
             status, epochs = "pruned", min(epochs, result["pruned_after"])
-        ledger.end(row, status, score, images=row.planned.samples * epochs, seconds=result["seconds"])
-        judge.end(row, status, score)
+        ledger.end(trial, status, score, images=trial.planned.samples * epochs, seconds=result["seconds"])
+        judge.end(trial, status, score)
 
     def handle(event: Event) -> None:
-        name, row = event.key, by_name[event.key]
-        if isinstance(event, EpochEnded):
-            step, value = event.report
-            ledger.report(row, step, task.score(value))
-            judge.report(row, step, task.score(value), folder / name)
-            board.epoch(name, step + 1, f"{value:.4g}")
-        elif isinstance(event, RunEnded):
-            end(row, event.result)
+        name, trial = event.key, by_name[event.key]
+        if isinstance(event, ValueReported):
+            ledger.report(trial, event.step, task.score(event.value))
+            judge.report(trial, event.step, task.score(event.value), folder / name)
+            board.epoch(name, event.step + 1, f"{event.value:.4g}")
+        elif isinstance(event, ObjectiveEnded):
+            end(trial, event.result)
             value = event.result["value"]
             if value is None:
                 board.end(name, "pruned" if "pruned_after" in event.result else "diverged")
@@ -273,25 +256,27 @@ def _call_objective(
         elif isinstance(event, ValueRefused):  # every other trial would fail too
             raise MetricError(f"The objective {objective} gave what the study did not ask for: {event.reason}")
         elif isinstance(event, RunFailed):
-            ledger.end(row, "failed", None, images=0, seconds=0.0, error=event.error)
+            ledger.end(trial, "failed", None, images=0, seconds=0.0, error=event.error)
             board.end(name, event.error)
 
     jobs = []
-    for name, row in by_name.items():
+    for name, trial in by_name.items():
+        planned = trial.planned
         result = _result_of(folder / name)
         if result is not None:  # ended, but the search was killed before it was recorded
-            if ledger.claim(row):
-                end(row, result)
+            if ledger.claim(trial):
+                end(trial, result)
             continue
         try:
-            recipe = study.recipe.recipe(tuning_factor=row.planned.tuning_factor, samples=row.planned.samples)
+            recipe = study.recipe.recipe(tuning_factor=planned.tuning_factor, samples=planned.samples)
         except ArgumentError as error:
-            _end_unmakeable(ledger, judge, row, error)
+            execution.end_unmakeable(trial, error)
             continue
-        jobs.append(ObjectiveJob(objective, task, name, recipe.to_dict(), row.planned.seed, str(folder), device))
-    with board_of({job.key: study.recipe.epochs for job in jobs}, done=len(rows) - len(jobs), shown=progress) as board:
+        jobs.append(ObjectiveJob(objective, task, name, recipe.to_dict(), planned.seed, str(folder), device))
+    epochs, done = {job.key: study.recipe.epochs for job in jobs}, len(trials) - len(jobs)
+    with board_of(epochs, done=done, shown=execution.progress) as board:
         if jobs:
-            pool(jobs, heard=handle, claim=lambda job: ledger.claim(by_name[job.key]))
+            pool(jobs, on_event=handle, claim=lambda job: ledger.claim(by_name[job.key]))
 
 
 def _result_of(folder: Path) -> dict[str, Any] | None:

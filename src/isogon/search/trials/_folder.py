@@ -15,15 +15,15 @@ from isogon.files import read_json, remove_leftovers, write_json
 from isogon.lab import FolderLock
 from isogon.search.study import Study
 from isogon.search.trials._ledger import Ledger, StudyChangedError
-from isogon.search.trials._storage import Tell, with_driver
+from isogon.search.trials._storage import MessageListener, with_driver
 
 STUDY, TRIALS, DATABASE = "study.json", "trials", "study.db"
-# Which driver of a shared storage works here, and at which study.
+# Which coordinator of a shared storage works here, and at which study.
 _DRIVER = ".driver"
 
 
 @contextmanager
-def open_ledger(study: Study, folder: Path, tell: Tell) -> Iterator[Ledger]:
+def open_ledger(study: Study, folder: Path, tell: MessageListener) -> Iterator[Ledger]:
     """The ledger of the study in `folder`, where no other process works meanwhile."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # private, unless the user made the folder
@@ -53,7 +53,7 @@ def forget(study: Study, folder: Path) -> None:
         except OSError as error:
             raise _not_ours(folder, error) from error
     if study.run.storage != "sqlite":
-        Ledger.delete(*storage_of(study, folder), driver=_driver(_identity(folder)))
+        Ledger.delete(*storage_of(study, folder), coordinator=_coordinator(_identity(folder)))
     if folder.exists():
         try:
             shutil.rmtree(folder)
@@ -72,17 +72,17 @@ def storage_of(study: Study, folder: Path) -> tuple[str, str]:
     if storage == "sqlite":
         return f"sqlite:///{folder.resolve() / DATABASE}", "search"
     if not with_driver(storage).startswith("postgresql+"):
-        # Others have no lock under which several drivers could plan.
+        # Others have no lock under which several coordinators could plan.
         rule = "sqlite or the address of a PostgreSQL database"
         raise ArgumentError("study key run.storage", rule, without_secrets(storage), "mend it in the file")
     return storage, study.run.name or folder.resolve().name
 
 
-def _make_ledger(study: Study, folder: Path, tell: Tell) -> Ledger:
+def _make_ledger(study: Study, folder: Path, tell: MessageListener) -> Ledger:
     if study.run.storage == "sqlite":
         return Ledger(*storage_of(study, folder), study.key, tell=tell)
     identity = _identity(folder)
-    ledger = Ledger(*storage_of(study, folder), study.key, driver=_driver(identity), tell=tell)
+    ledger = Ledger(*storage_of(study, folder), study.key, coordinator=_coordinator(identity), tell=tell)
     if identity.setdefault("study", ledger.birth) != ledger.birth:
         ledger.close()
         # Their results must not be taken for those of the study that has its name now.
@@ -97,15 +97,15 @@ def _make_ledger(study: Study, folder: Path, tell: Tell) -> Ledger:
 def _identity(folder: Path) -> dict[str, Any]:
     file = folder / _DRIVER
     if file.exists():
-        identity = read_json(file, "the driver's file")
+        identity = read_json(file, "the coordinator's file")
         if not isinstance(identity.get("driver"), str):
-            raise ArgumentError("the driver's file", "one with a driver in it", str(file), "remove it")
+            raise ArgumentError("the coordinator's file", "one with a coordinator in it", str(file), "remove it")
         return identity
     return {"driver": uuid.uuid4().hex}
 
 
-def _driver(identity: dict[str, Any]) -> str:
-    """The driver's name: that of the folder, so that the next one here resumes the trials of one that was killed.
+def _coordinator(identity: dict[str, Any]) -> str:
+    """The coordinator's name: that of the folder, so that the next one here resumes the trials of one that was killed.
 
     The machine belongs to it, since folders are copied.
     """

@@ -1,12 +1,12 @@
-"""`Ledger`: every trial of a search in an Optuna storage, each exactly once, even when drivers are killed.
+"""`Ledger`: every trial of a search in an Optuna storage, each exactly once, even when coordinators are killed.
 
-A trial is one training run. It is planned before it is trained, claimed by the driver that trains it, and ended once;
-Optuna's storages do each of these in one transaction. So the dashboard shows a search as it runs, and a search that
-was killed finds all trials that had ended or were running.
+A trial is one training run. It is planned before it is trained, claimed by the coordinator that trains it, and ended
+once; Optuna's storages do each of these in one transaction. So the dashboard shows a search as it runs, and a search
+that was killed finds all trials that had ended or were running.
 
-Several drivers may share a ledger. Each sends a heartbeat every few seconds. A trial of one that has not done so for
-long is closed by another, marked as taken over, and planned again; later reports of its first driver are ignored.
-Trials that were replaced, in this way or by a retry, stay in the storage and are no rows.
+Several coordinators may share a ledger. Each sends a heartbeat every few seconds. A trial of one that has not done so
+for long is closed by another, marked as taken over, and planned again; later reports of its first coordinator are
+ignored. Trials that were replaced, in this way or by a retry, stay in the storage and are no rows.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from functools import partial, wraps
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
 from isogon.errors import IsogonError, MissingExtraError
-from isogon.search.trials._storage import Heart, Storage, Tell
+from isogon.search.trials._storage import Heart, MessageListener, Storage
 
 try:
     import optuna
@@ -29,11 +29,11 @@ try:
 except ImportError as error:  # pragma: no cover - exercised in a subprocess
     raise MissingExtraError("optuna", extra="search", purpose="to keep the trials of a search") from error
 
-Status = Literal["waiting", "running", "finished", "diverged", "failed", "pruned"]
+TrialStatus = Literal["waiting", "running", "finished", "diverged", "failed", "pruned"]
 #: the range of tuning factors that a trial may have
 _RANGE = FloatDistribution(1e-9, 1e9, log=True)
 _ENDED = (TrialState.COMPLETE, TrialState.FAIL, TrialState.PRUNED)
-#: user attributes: the driver of a trial; that it was taken over; the number of the trial that it replaces
+#: user attributes: the coordinator of a trial; that it was taken over; the number of the trial that it replaces
 _DRIVER, _TAKEN_OVER, _INSTEAD_OF = "driver", "taken_over", "instead_of"
 #: user attribute of the study: the tuning factors that its sampler has proposed, in order
 _PROPOSALS = "proposals"
@@ -59,12 +59,12 @@ class StoredTrial:
 
     planned: PlannedTrial
     number: int
-    status: Status
+    status: TrialStatus
     score: float | None
     images: int
     seconds: float
     error: str | None
-    driver: str | None = None
+    coordinator: str | None = None
 
 
 def _retry_storage(
@@ -87,17 +87,19 @@ def _retry_storage(
 class Ledger:
     """The trials of the study called `name` in the storage at `url`; `key` is the fingerprint of its study file.
 
-    `driver` names this process among those that share the storage. Without it there is no other, and every trial that
-    runs is our own, from before. `tell` is called when the storage does not answer.
+    `coordinator` names this process among those that share the storage. Without it there is no other, and every trial
+    that runs is our own, from before. `tell` is called when the storage does not answer.
     """
 
-    def __init__(self, url: str, name: str, key: str, *, driver: str | None = None, tell: Tell | None = None) -> None:
-        self._storage = Storage(url, heartbeat=driver is not None, tell=tell)
+    def __init__(
+        self, url: str, name: str, key: str, *, coordinator: str | None = None, tell: MessageListener | None = None
+    ) -> None:
+        self._storage = Storage(url, heartbeat=coordinator is not None, tell=tell)
         self._rdb = self._storage.rdb
-        self._name, self._driver = name, driver
+        self._name, self._coordinator = name, coordinator
         #: tells this study from one of the same name that was deleted before it
         self.birth = self._begin(key)
-        self._heart = Heart(self._rdb) if driver is not None else None
+        self._heart = Heart(self._rdb) if coordinator is not None else None
 
     @_retry_storage
     def _begin(self, key: str) -> str:
@@ -118,21 +120,21 @@ class Ledger:
             return str(study.user_attrs["birth"])
 
     def close(self) -> None:
-        """End this driver's heartbeat."""
+        """End this coordinator's heartbeat."""
         if self._heart is not None:
             self._heart.stop()
         self._storage.close()
 
     @staticmethod
-    def delete(url: str, name: str, *, driver: str | None = None) -> None:
-        """Forget the study called `name`, if there is one, unless another driver uses it."""
-        storage = Storage(url, heartbeat=driver is not None)
+    def delete(url: str, name: str, *, coordinator: str | None = None) -> None:
+        """Forget the study called `name`, if there is one, unless another coordinator uses it."""
+        storage = Storage(url, heartbeat=coordinator is not None)
 
         def forget() -> None:
             for study in storage.rdb.get_all_studies():
                 if study.study_name == name:
-                    if driver is not None and _others_at(storage.rdb, study._study_id, driver):
-                        raise IsogonError(f"Another driver is at the study {name}: stop it first.")
+                    if coordinator is not None and _others_at(storage.rdb, study._study_id, coordinator):
+                        raise IsogonError(f"Another coordinator is at the study {name}: stop it first.")
                     storage.rdb.delete_study(study._study_id)
 
         storage.ask_patiently(forget)
@@ -142,9 +144,9 @@ class Ledger:
     def plan(self, trials: Collection[PlannedTrial]) -> None:
         """Add the trials that are not there yet."""
         wanted = dict.fromkeys(trials)
-        if not wanted.keys() <= {row.planned for row in self.rows()}:
+        if not wanted.keys() <= {row.planned for row in self.trials()}:
             with self._storage.lock(self._name):
-                known = {row.planned for row in self.rows()}
+                known = {row.planned for row in self.trials()}
                 for trial in wanted:
                     if trial not in known:
                         self._add(trial)
@@ -153,7 +155,7 @@ class Ledger:
     def retry(self) -> int:
         """Plan every failed trial again, to replace it; their number."""
         with self._storage.lock(self._name):
-            failed = [row for row in self.rows() if row.status == "failed"]
+            failed = [row for row in self.trials() if row.status == "failed"]
             for row in failed:
                 self._add(row.planned, **{_INSTEAD_OF: row.number})
             return len(failed)
@@ -169,16 +171,16 @@ class Ledger:
         self._rdb.create_new_trial(self._id, trial)
 
     def is_open(self, row: StoredTrial) -> bool:
-        """Whether this driver may train it: it waits, or this driver itself left it running."""
-        ours = self._driver is None or row.driver == self._driver
+        """Whether this coordinator may train it: it waits, or this coordinator itself left it running."""
+        ours = self._coordinator is None or row.coordinator == self._coordinator
         return row.status == "waiting" or (row.status == "running" and ours)
 
     @_retry_storage
     def claim(self, row: StoredTrial) -> bool:
-        """Take a trial that is open; False where another driver was faster.
+        """Take a trial that is open; False where another coordinator was faster.
 
-        The driver's name is written before the trial runs, both under a lock: a storage that goes away in between
-        leaves a trial that waits, or one that its driver knows as its own when it asks again.
+        The coordinator's name is written before the trial runs, both under a lock: a storage that goes away in between
+        leaves a trial that waits, or one that its coordinator knows as its own when it asks again.
         """
         trial_id = self._trial_id(row)
         if self._heart is None:
@@ -186,33 +188,33 @@ class Ledger:
         with self._storage.lock(self._name):
             trial = self._rdb.get_trial(trial_id)
             waits = trial.state == TrialState.WAITING
-            ours = trial.state == TrialState.RUNNING and trial.user_attrs.get(_DRIVER) == self._driver
+            ours = trial.state == TrialState.RUNNING and trial.user_attrs.get(_DRIVER) == self._coordinator
             if waits or ours:
                 # Before it runs: a running trial without any heartbeat would never count as stale.
                 self._rdb.record_heartbeat(trial_id)
             if waits:
                 with suppress(UpdateFinishedTrialError):  # asleep between these lines, while another ended it
-                    self._rdb.set_trial_user_attr(trial_id, _DRIVER, self._driver)
+                    self._rdb.set_trial_user_attr(trial_id, _DRIVER, self._coordinator)
                 ours = self._start(trial_id)
         if ours:
             self._heart.add(trial_id)
         return ours
 
     def _start(self, trial_id: int) -> bool:
-        """Start the trial; True where it waited until now, which the storage answers to one driver alone."""
+        """Start the trial; True where it waited until now, which the storage answers to one coordinator alone."""
         with suppress(UpdateFinishedTrialError):
             return self._rdb.set_trial_state_values(trial_id, TrialState.RUNNING)
         return False
 
     @_retry_storage
     def take_over(self) -> int:
-        """Close the trials of drivers without a heartbeat, so that they are planned again; their number."""
+        """Close the trials of coordinators without a heartbeat, so that they are planned again; their number."""
         if self._heart is None:
             return 0
         closed = 0
         for trial_id in self._rdb._get_stale_trial_ids(self._id):
-            with suppress(UpdateFinishedTrialError):  # another driver was faster, or its own came back to life
-                self._rdb.set_trial_user_attr(trial_id, _TAKEN_OVER, f"by {self._driver}")
+            with suppress(UpdateFinishedTrialError):  # another coordinator was faster, or its own came back to life
+                self._rdb.set_trial_user_attr(trial_id, _TAKEN_OVER, f"by {self._coordinator}")
                 self._rdb.set_trial_state_values(trial_id, TrialState.FAIL)
                 closed += 1
         return closed
@@ -228,7 +230,7 @@ class Ledger:
     def end(
         self,
         row: StoredTrial,
-        status: Status,
+        status: TrialStatus,
         score: float | None,
         *,
         images: int,
@@ -237,7 +239,7 @@ class Ledger:
     ) -> None:
         """Close a trial for good: `finished` with its score, `diverged`, `pruned`, or `failed` with its error.
 
-        Nothing happens to a trial that has ended: another driver took it over from this one, which was asleep.
+        Nothing happens to a trial that has ended: another coordinator took it over from this one, which was asleep.
         """
         trial_id = self._trial_id(row)
         notes: dict[str, Any] = {"status": status, "images": images, "seconds": seconds, "error": error}
@@ -269,9 +271,9 @@ class Ledger:
             return float(known[place])
 
     @_retry_storage
-    def rows(self) -> list[StoredTrial]:
+    def trials(self) -> list[StoredTrial]:
         """Every trial, in the order in which they were planned."""
-        return rows_of(self._rdb.get_all_trials(self._id))
+        return read_trials(self._rdb.get_all_trials(self._id))
 
     def _trial_id(self, row: StoredTrial) -> int:
         return self._rdb.get_trial_id_from_study_id_trial_number(self._id, row.number)
@@ -281,18 +283,18 @@ class StudyChangedError(IsogonError):
     """A study file that is not the one the trials were made from."""
 
 
-def rows_of(trials: Sequence[FrozenTrial]) -> list[StoredTrial]:
+def read_trials(trials: Sequence[FrozenTrial]) -> list[StoredTrial]:
     """Trials of the storage as rows, without those that others replace."""
     replaced = {trial.user_attrs.get(_INSTEAD_OF) for trial in trials}
-    rows = [row_of(trial) for trial in trials if trial.number not in replaced and not _was_taken_over(trial)]
-    # Where drivers planned a trial twice, since a dying database released their lock, the first counts.
+    rows = [read_trial(trial) for trial in trials if trial.number not in replaced and not _was_taken_over(trial)]
+    # Where coordinators planned a trial twice, since a dying database released their lock, the first counts.
     first: dict[PlannedTrial, StoredTrial] = {}
     for row in rows:
         first.setdefault(row.planned, row)
     return list(first.values())
 
 
-def row_of(trial: FrozenTrial) -> StoredTrial:
+def read_trial(trial: FrozenTrial) -> StoredTrial:
     """A trial of the storage as a row."""
     notes = trial.user_attrs
     planned = PlannedTrial(
@@ -302,8 +304,8 @@ def row_of(trial: FrozenTrial) -> StoredTrial:
         seed=notes["seed"],
         purpose=notes["purpose"],
     )
-    open_states: dict[TrialState, Status] = {TrialState.WAITING: "waiting", TrialState.RUNNING: "running"}
-    status: Status = notes.get("status", "failed") if trial.state in _ENDED else open_states[trial.state]
+    open_states: dict[TrialState, TrialStatus] = {TrialState.WAITING: "waiting", TrialState.RUNNING: "running"}
+    status: TrialStatus = notes.get("status", "failed") if trial.state in _ENDED else open_states[trial.state]
     return StoredTrial(
         planned=planned,
         number=trial.number,
@@ -312,17 +314,17 @@ def row_of(trial: FrozenTrial) -> StoredTrial:
         images=int(notes.get("images", 0)),
         seconds=float(notes.get("seconds", 0.0)),
         error=notes.get("error"),
-        driver=notes.get(_DRIVER),
+        coordinator=notes.get(_DRIVER),
     )
 
 
 def _was_taken_over(trial: FrozenTrial) -> bool:
-    """Whether it was closed by another driver; one that ended well after all, at that moment, was not."""
+    """Whether it was closed by another coordinator; one that ended well after all, at that moment, was not."""
     return trial.state == TrialState.FAIL and _TAKEN_OVER in trial.user_attrs
 
 
-def _others_at(rdb: optuna.storages.RDBStorage, study_id: int, driver: str) -> bool:
-    """Whether another live driver runs a trial."""
+def _others_at(rdb: optuna.storages.RDBStorage, study_id: int, coordinator: str) -> bool:
+    """Whether another live coordinator runs a trial."""
     stale = rdb._get_stale_trial_ids(study_id)
     running = rdb.get_all_trials(study_id, states=(TrialState.RUNNING,))
-    return any(trial._trial_id not in stale and trial.user_attrs.get(_DRIVER) != driver for trial in running)
+    return any(trial._trial_id not in stale and trial.user_attrs.get(_DRIVER) != coordinator for trial in running)

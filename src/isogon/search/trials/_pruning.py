@@ -14,7 +14,7 @@ from typing import get_args
 from isogon.errors import MissingExtraError, check_choice
 from isogon.lab import STOP
 from isogon.search.study import Pruner, Study
-from isogon.search.trials._ledger import Ledger, Status, StoredTrial
+from isogon.search.trials._ledger import Ledger, StoredTrial, TrialStatus
 
 try:
     import optuna
@@ -31,28 +31,30 @@ def make_pruner(name: str, *, epochs: int) -> optuna.pruners.BasePruner:
     return optuna.pruners.MedianPruner() if name == "median" else optuna.pruners.NopPruner()
 
 
-def judge_of(study: Study, ledger: Ledger) -> Judge:
+def judge_of(study: Study, ledger: Ledger) -> PruningJudge:
     """A judge that knows what the ledger holds; one that stops no trial where the study has no pruner."""
     if study.search.pruner == "none":
-        return Judge("none", epochs=study.recipe.epochs, rows=[], reports={})
-    return Judge(study.search.pruner, epochs=study.recipe.epochs, rows=ledger.rows(), reports=ledger.reports())
+        return PruningJudge("none", epochs=study.recipe.epochs, trials=[], reports={})
+    return PruningJudge(
+        study.search.pruner, epochs=study.recipe.epochs, trials=ledger.trials(), reports=ledger.reports()
+    )
 
 
-class Judge:
+class PruningJudge:
     """Gets the reports of trials and stops those that the pruner gives up.
 
     A trial is compared with others of the same data size, since a smaller one would always look worse. Optuna compares
     all trials of a study, and keeps notes with them; so each size has a study in memory, which begins with what the
-    ledger's `rows` and `reports` hold of it. Verification is never stopped.
+    ledger's `trials` and `reports` hold of it. Verification is never stopped.
     """
 
     def __init__(
-        self, pruner: str, *, epochs: int, rows: Sequence[StoredTrial], reports: Mapping[int, Mapping[int, float]]
+        self, pruner: str, *, epochs: int, trials: Sequence[StoredTrial], reports: Mapping[int, Mapping[int, float]]
     ) -> None:
-        self._trials: dict[int, optuna.trial.Trial] = {}
+        self._asked: dict[int, optuna.trial.Trial] = {}
         self._studies: dict[int, optuna.Study] = {}
-        judged = [row for row in rows if row.planned.purpose == "search"]
-        for samples in {row.planned.samples for row in judged}:
+        judged = [trial for trial in trials if trial.planned.purpose == "search"]
+        for samples in {trial.planned.samples for trial in judged}:
             self._studies[samples] = optuna.create_study(
                 # Hyperband samples a trial's bracket from this name and the trial's number.
                 study_name=f"{samples}",
@@ -61,29 +63,31 @@ class Judge:
                 sampler=optuna.samplers.RandomSampler(seed=0),
             )
         # In the order of the ledger, so that numbers are the same whenever this is made.
-        for row in judged:
-            self._trials[row.number] = self._studies[row.planned.samples].ask()
-        for row in judged:
-            for epoch, value in sorted(reports.get(row.number, {}).items()):
+        for trial in judged:
+            self._asked[trial.number] = self._studies[trial.planned.samples].ask()
+        for trial in judged:
+            for epoch, value in sorted(reports.get(trial.number, {}).items()):
                 if epoch >= 0:  # others were stored before they were refused
-                    self._gives_up(row, epoch, value)
-            self.end(row, row.status, row.score)
+                    self._gives_up(trial, epoch, value)
+            self.end(trial, trial.status, trial.score)
 
-    def report(self, row: StoredTrial, epoch: int, value: float, folder: Path) -> None:
+    def report(self, trial: StoredTrial, epoch: int, value: float, folder: Path) -> None:
         """A trial's score after an epoch; leaves `STOP` in its `folder` where the pruner gives it up."""
-        if row.number in self._trials and value == value and self._gives_up(row, epoch, value):
+        if trial.number in self._asked and value == value and self._gives_up(trial, epoch, value):
             folder.mkdir(parents=True, exist_ok=True)
             (folder / STOP).touch()
 
-    def end(self, row: StoredTrial, status: Status, score: float | None) -> None:
+    def end(self, trial: StoredTrial, status: TrialStatus, score: float | None) -> None:
         """Note the end of a trial: others are compared with it where it finished, not where it was lost."""
-        if row.number not in self._trials or status in ("waiting", "running"):
+        if trial.number not in self._asked or status in ("waiting", "running"):
             return
         lost = TrialState.PRUNED if status == "pruned" else TrialState.FAIL
         state = TrialState.COMPLETE if score is not None else lost
-        self._studies[row.planned.samples].tell(self._trials.pop(row.number), score, state=state, skip_if_finished=True)
+        self._studies[trial.planned.samples].tell(
+            self._asked.pop(trial.number), score, state=state, skip_if_finished=True
+        )
 
-    def _gives_up(self, row: StoredTrial, epoch: int, value: float) -> bool:
-        trial = self._trials[row.number]
-        trial.report(value, epoch)
-        return trial.should_prune()
+    def _gives_up(self, trial: StoredTrial, epoch: int, value: float) -> bool:
+        asked = self._asked[trial.number]
+        asked.report(value, epoch)
+        return asked.should_prune()

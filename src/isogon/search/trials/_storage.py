@@ -1,7 +1,7 @@
 """The database of a search: opening it, asking it again when it does not answer, naming it without its password.
 
-Several drivers may share a PostgreSQL database. What must not be done by two of them at once is done under an advisory
-lock of the database, which goes with the connection of a driver that dies.
+Several coordinators may share a PostgreSQL database. What must not be done by two of them at once is done under an
+advisory lock of the database, which goes with the connection of a coordinator that dies.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ except ImportError as error:  # pragma: no cover - exercised in a subprocess
 
 #: seconds for which a storage that does not answer is asked again
 PATIENCE = 30.0
-#: seconds between the heartbeats of a driver that shares its storage, and after how many without one it counts as
-#: dead: longer than the patience above, so that a database that was away for a moment makes no driver look dead
+#: seconds between the heartbeats of a coordinator that shares its storage, and after how many without one it counts as
+#: dead: longer than the patience above, so that a database that was away for a moment makes no coordinator look dead
 HEARTBEAT, GRACE = 10, 60
-#: seconds after which the database ends a transaction in which nothing happens: a driver that was put to sleep within
-#: it would keep its rows locked, and every other driver waiting, until it wakes
+#: seconds after which the database ends a transaction in which nothing happens: a coordinator that was put to sleep
+#: within it would keep its rows locked, and every other coordinator waiting, until it wakes
 ASLEEP = 30
 _PAUSE = 0.5
 #: marks isogon's advisory locks among those of others in the same database
@@ -42,7 +42,7 @@ _HOPELESS = re.compile(
     "authentication failed|does not exist|no password supplied|no pg_hba|disk is full|unable to open|readonly database"
 )
 
-Tell = Callable[[str], None]
+MessageListener = Callable[[str], None]
 Answer = TypeVar("Answer")
 
 
@@ -51,12 +51,12 @@ class StorageError(IsogonError):
 
 
 class Storage:
-    """Optuna's storage at `url`; `heartbeat` where other drivers may use it at the same time.
+    """Optuna's storage at `url`; `heartbeat` where other coordinators may use it at the same time.
 
     `rdb` is the storage itself, to be asked within `ask_patiently`.
     """
 
-    def __init__(self, url: str, *, heartbeat: bool = False, tell: Tell | None = None) -> None:
+    def __init__(self, url: str, *, heartbeat: bool = False, tell: MessageListener | None = None) -> None:
         self._url, self._tell = with_driver(url), tell or (lambda sentence: None)
         try:
             sqlalchemy.make_url(self._url)
@@ -91,7 +91,7 @@ class Storage:
 
     @contextmanager
     def lock(self, what: str) -> Iterator[None]:
-        """Keep other drivers out for the same `what`; a file has one driver anyway."""
+        """Keep other coordinators out for the same `what`; a file has one coordinator anyway."""
         with _lock(self.rdb.engine, what):
             yield
 
@@ -119,7 +119,7 @@ class Storage:
 
 
 class Heart:
-    """One thread that sends a heartbeat for the trials of a driver every `HEARTBEAT` seconds."""
+    """One thread that sends a heartbeat for the trials of a coordinator every `HEARTBEAT` seconds."""
 
     def __init__(self, storage: optuna.storages.RDBStorage) -> None:
         self._storage = storage
@@ -177,7 +177,7 @@ def engine_settings(url: str) -> dict[str, Any]:
 def _lock(engine: sqlalchemy.Engine, what: str) -> Iterator[None]:
     with engine.begin() as connection:
         if engine.dialect.name == "postgresql":
-            # A driver holds it for a moment; one that was put to sleep there loses it after `ASLEEP`.
+            # A coordinator holds it for a moment; one that was put to sleep there loses it after `ASLEEP`.
             connection.execute(sqlalchemy.text("SET LOCAL lock_timeout = '60s'"))
             key = zlib.crc32(what.encode()) - (1 << 31)
             connection.execute(sqlalchemy.text(f"SELECT pg_advisory_xact_lock({_LOCKS}, {key})"))

@@ -22,7 +22,7 @@ from isogon.symmetry._labels import LARGEST
 # A weight in more slices than this (one per head) keeps one power.
 _MOST_SLICES = 16
 
-_MOVES = graph.words(
+_MOVES = graph.names(
     "view reshape _unsafe_view flatten unflatten squeeze unsqueeze permute transpose t mT contiguous clone detach to "
     "_to_copy alias type_as float double movedim select slice narrow split split_with_sizes chunk tensor_split unbind "
     "view_as reshape_as"

@@ -132,7 +132,7 @@ def grouped_product(op: Operation, self: State, mat2: State, offs: State | None 
     out = contract(op, self, ["s", "i"], mat2, ["e", "i", "o"], ["s", "o"], op.shape)
     # Which matrix a row meets depends on the row, and so does what becomes of a shift.
     out = out.extend_shifts(1).with_(varies=st.nontrivial(op.shape))
-    return out if offs is None else op.given(out, offs)
+    return out if offs is None else op.condition(out, offs)
 
 
 @register_rule("aten.outer", "aten.ger")
@@ -279,7 +279,7 @@ def attention(
         scores = op.add(scores, attn_mask) if attn_mask.floating else scores
     weights = softmax_over(op, scores, scores.ndim - 1, f"the softmax of {op.place}")
     if attn_mask is not None and not attn_mask.floating:
-        weights = op.given(weights, attn_mask)
+        weights = op.condition(weights, attn_mask)
     if attn_mask is not None or dropout_p or named.get("is_causal") or (more and more[0]):
         # A query whose keys are all masked has weights of 0, and every query sees other keys.
         weights = weights.with_(stochastic=0, varies=st.nontrivial(weights.shape))

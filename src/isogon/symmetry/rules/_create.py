@@ -29,7 +29,7 @@ def from_values(op: Operation, *tensors: Any, **_: Any) -> State:
     out = op.constant(floating=op.floating)
     for x in tensors:
         if isinstance(x, State):
-            out = op.given(out, x)
+            out = op.condition(out, x)
     return out
 
 

@@ -256,7 +256,7 @@ def choose(op: Operation, condition: State, self: Any = None, other: Any = None)
     if op.into_softmax:
         self, other = (op.zeros(()) if _masks(x) else x for x in (self, other))
     a, b = op.state(self), op.state(other)
-    out = op.lift(op.given(op.choice(a, b, "is chosen beside"), condition), op.shape)
+    out = op.lift(op.condition(op.choice(a, b, "is chosen beside"), condition), op.shape)
     # Each element is one of the two, so that what it is multiplied by varies as the condition and the two do; zeros
     # are zeros whatever they are multiplied by.
     a, b, mask = (op.lift(x, op.shape) for x in (a, b, condition))
@@ -274,7 +274,7 @@ def _masks(x: Any) -> bool:
 def masked_fill(op: Operation, self: State, mask: State, value: Any) -> State:
     filling = op.state(value)
     if filling.value is not None and (filling.value <= -st.INFINITE or (_masks(filling) and op.into_softmax)):
-        out = op.lift(op.given(op.pick_part(self.plain()), mask), op.shape)
+        out = op.lift(op.condition(op.pick_part(self.plain()), mask), op.shape)
         along = op.lift(mask, op.shape).varies
         return out.extend_shifts(along).with_(nonneg=False, varies=out.varies | along)
     return choose(op, mask, filling, self)

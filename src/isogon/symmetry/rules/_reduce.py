@@ -273,7 +273,7 @@ def grid_sample(op: Operation, input: State, grid: State, *_: Any) -> State:
     out = _reduce_windows(op, input, input.ndim - 2, extreme=False, padded=True)
     # Every sample has a grid of its own.
     full = st.nontrivial(op.shape)
-    return op.given(out.extend_shifts(full), grid).with_(nonneg=False, varies=full)
+    return op.condition(out.extend_shifts(full), grid).with_(nonneg=False, varies=full)
 
 
 @register_rule(

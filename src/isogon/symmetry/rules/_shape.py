@@ -286,7 +286,7 @@ def _index_by(
         varies=full,
         floating=op.floating,
     )
-    return op.given(out, *(index for index in indices if isinstance(index, State)))
+    return op.condition(out, *(index for index in indices if isinstance(index, State)))
 
 
 @register_rule("aten.index", "aten._unsafe_index")
@@ -334,7 +334,7 @@ def _write_into(op: Operation, x: State, source: Any, indices: Sequence[Any] = (
     """`x` with elements replaced by, or added from, `source`: the degrees must be equal."""
     value = op.scalar(op.state(source))
     out = op.choice(x, value, "is written into")
-    out = op.given(out, *(index for index in indices if isinstance(index, State)))
+    out = op.condition(out, *(index for index in indices if isinstance(index, State)))
     return out.with_(nonneg=x.nonneg and value.nonneg)
 
 

@@ -7,9 +7,9 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from isogon.lab.engines._engine import TrainingEngine
-from isogon.lab.engines._events import Say
+from isogon.lab.engines._events import EventListener
 from isogon.lab.engines.ray._pool import work_through_on_ray
-from isogon.lab.engines.ray._session import RaySettings, ray_kept
+from isogon.lab.engines.ray._session import RaySettings, keep_ray
 
 
 class RayEngine(TrainingEngine):
@@ -22,11 +22,11 @@ class RayEngine(TrainingEngine):
         workers: int | None,
         device: str,
         ray: RaySettings | None,
-        heard: Say,
+        on_event: EventListener,
         claim: Callable[[Any], bool] | None = None,
     ) -> None:
         settings = (ray or RaySettings()).for_device(device)
-        work_through_on_ray(jobs, workers=workers, heard=heard, claim=claim, settings=settings)
+        work_through_on_ray(jobs, workers=workers, on_event=on_event, claim=claim, settings=settings)
 
-    def kept_ready(self) -> AbstractContextManager[Any]:
-        return ray_kept()
+    def keep_ready(self) -> AbstractContextManager[Any]:
+        return keep_ray()

@@ -1,8 +1,8 @@
 """A pool of workers on a Ray cluster, which does what `engines/_workers.py` does with processes of this machine.
 
 A job is a Ray task that streams its events. Ray itself retries nothing: a dead task has reported how far it came, so
-the driver decides, and each run ends exactly once. Where a worker sees the driver's folder it trains there, elsewhere
-in a folder of its node, and its files come back with the events.
+the coordinator decides, and each run ends exactly once. Where a worker sees the coordinator's folder it trains there,
+elsewhere in a folder of its node, and its files come back with the events.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from typing import Any, Protocol, Self, TypeVar
 
 from isogon.errors import IsogonError, first_line
 from isogon.files import write_whole
-from isogon.lab.engines._events import Event, RunEnded, RunFailed, Say
+from isogon.lab.engines._events import Event, EventListener, LastEvent, RunFailed
 from isogon.lab.engines._workers import Job
-from isogon.lab.engines.ray._session import RaySettings, ray_kept
-from isogon.lab.engines.ray._task import MARK, DriverContext, FileMade, work_and_report
+from isogon.lab.engines.ray._session import RaySettings, keep_ray
+from isogon.lab.engines.ray._task import MARK, CoordinatorContext, FileMade, work_and_report
 
 # The cluster may grow while no job reports anything.
 _LOOK_AGAIN_SECONDS = 10.0
@@ -44,7 +44,7 @@ class MovableJob(Job, Protocol):
 
     out: str
 
-    def moved_to(self, out: str) -> Self: ...
+    def move_to(self, out: str) -> Self: ...
 
 
 AnyJob = TypeVar("AnyJob", bound=MovableJob)
@@ -68,22 +68,22 @@ def work_through_on_ray(
     jobs: Sequence[AnyJob],
     *,
     workers: int | None = None,
-    heard: Say,
+    on_event: EventListener,
     claim: Callable[[AnyJob], bool] | None = None,
     settings: RaySettings,
 ) -> None:
     """Do all jobs, `workers` at a time or as many as the cluster takes; see `work_through` of `engines/_workers.py`.
 
     A job whose worker dies is tried again `settings.retries` times, then it is a `RunFailed`. The death of a node is
-    no fault of the job, and costs it none of these. Where the driver's own node is gone, or no node is left that takes
-    a job, a `ClusterLostError` ends the call; runs in progress stay open.
+    no fault of the job, and costs it none of these. Where the coordinator's own node is gone, or no node is left that
+    takes a job, a `ClusterLostError` ends the call; runs in progress stay open.
     """
-    with ray_kept() as connect:
+    with keep_ray() as connect:
         ray = connect(settings)
         task = ray.remote(num_cpus=settings.cpus, num_gpus=settings.gpus or 0, num_returns="streaming", max_retries=0)(
             work_and_report
         )
-        driver = DriverContext.current()
+        coordinator = CoordinatorContext.current()
         waiting = deque(_Attempt(job) for job in jobs)
         busy: dict[Any, _Attempt] = {}
         nodes = _Nodes(ray, settings)
@@ -97,8 +97,8 @@ def work_through_on_ray(
                         continue
                     attempt.claimed = True
                     attempt.tries += 1
-                    busy[task.remote(_pack(ray, attempt.job), driver)] = attempt
-                if not busy:  # all that was left belongs to other drivers
+                    busy[task.remote(_pack(ray, attempt.job), coordinator)] = attempt
+                if not busy:  # all that was left belongs to other coordinators
                     continue
                 ready, _ = ray.wait(list(busy), num_returns=1, timeout=_LOOK_AGAIN_SECONDS)
                 for stream in ready:
@@ -113,29 +113,29 @@ def work_through_on_ray(
                         waiting.append(attempt)
                         continue
                     except ray.exceptions.RayError as error:
-                        _handle_death(attempt, error, settings, waiting, heard)
+                        _handle_death(attempt, error, settings, waiting, on_event)
                         continue
                     busy[stream] = attempt  # behind the others, so that none waits for one with many events
-                    _pass_on(attempt, event, heard)
+                    _pass_on(attempt, event, on_event)
         finally:
             for stream in busy:
                 with suppress(Exception):  # the cluster may be gone, and the first error matters more
                     ray.cancel(stream, force=True)
 
 
-def _pass_on(attempt: _Attempt, event: Event, heard: Say) -> None:
+def _pass_on(attempt: _Attempt, event: Event, on_event: EventListener) -> None:
     if isinstance(event, FileMade):
         target = Path(attempt.job.out, event.path)
         target.parent.mkdir(parents=True, exist_ok=True)
         write_whole(target, event.content)
     elif event.key not in attempt.over:
-        if isinstance(event, RunEnded | RunFailed):
+        if isinstance(event, LastEvent):
             attempt.over.add(event.key)
-        heard(event)
+        on_event(event)
 
 
 def _handle_death(
-    attempt: _Attempt, error: Exception, settings: RaySettings, waiting: deque[_Attempt], heard: Say
+    attempt: _Attempt, error: Exception, settings: RaySettings, waiting: deque[_Attempt], on_event: EventListener
 ) -> None:
     """Put the job back into the queue; nothing is left to do where the worker died after its last event."""
     if attempt.open_keys and attempt.tries <= settings.retries:
@@ -143,7 +143,7 @@ def _handle_death(
         return
     for key in attempt.open_keys:
         reason = first_line(getattr(error, "cause", None) or error)
-        heard(RunFailed(key, f"its worker on Ray ended {attempt.tries} times, last with: {reason}"))
+        on_event(RunFailed(key, f"its worker on Ray ended {attempt.tries} times, last with: {reason}"))
 
 
 class _Nodes:
@@ -188,7 +188,7 @@ class _Nodes:
 
 def _pack(ray: Any, job: MovableJob) -> bytes:
     """The job with a path that does not depend on the current folder; a worker unpacks it once it can import it."""
-    packed: bytes = ray.cloudpickle.dumps((job.moved_to(os.path.abspath(job.out)), _mark(Path(job.out))))
+    packed: bytes = ray.cloudpickle.dumps((job.move_to(os.path.abspath(job.out)), _mark(Path(job.out))))
     return packed
 
 

@@ -91,7 +91,7 @@ _session = _Session()
 
 
 @contextmanager
-def ray_kept() -> Iterator[Callable[[RaySettings], Any]]:
+def keep_ray() -> Iterator[Callable[[RaySettings], Any]]:
     """Gives what connects to Ray and returns its module; within it, only the first call waits for a cluster to start.
 
     A cluster that was started here ends with the outermost of these. One that the program had connected to before is
@@ -179,7 +179,7 @@ def _listen_on_loopback(undo: ExitStack) -> None:
 
 
 def remove_leftover_clusters() -> None:
-    """Remove the folders of clusters whose driver was killed, and end what still runs there.
+    """Remove the folders of clusters whose coordinator was killed, and end what still runs there.
 
     Ray's agents live on for a minute.
     """

@@ -17,10 +17,10 @@ from typing import Self
 
 import torch
 
-from isogon.lab.engines._events import Event, RunEnded
+from isogon.lab.engines._events import Event, ObjectiveEnded, RunEnded
 from isogon.lab.run import RESULT
 
-#: the file by which a worker knows the driver's folder
+#: the file by which a worker knows the coordinator's folder
 MARK = ".folder-mark"
 
 
@@ -33,7 +33,7 @@ class FileMade(Event):
 
 
 @dataclass(frozen=True)
-class DriverContext:
+class CoordinatorContext:
     """What a worker takes over from the process that asked for the job."""
 
     folder: str
@@ -46,7 +46,7 @@ class DriverContext:
         return cls(os.getcwd(), tuple(sys.path), ours)
 
     def take_over(self) -> None:
-        """Import and find data as the driver does; a node's own settings come first."""
+        """Import and find data as the coordinator does; a node's own settings come first."""
         sys.path += [place for place in self.path if place not in sys.path]
         for name, value in self.environment.items():
             os.environ.setdefault(name, value)
@@ -54,13 +54,13 @@ class DriverContext:
             os.chdir(self.folder)
 
 
-def work_and_report(packed: bytes, driver: DriverContext) -> Iterator[Event]:
+def work_and_report(packed: bytes, coordinator: CoordinatorContext) -> Iterator[Event]:
     """Do a job and yield its events as they come; an exception in it ends the stream as a death would."""
-    driver.take_over()
+    coordinator.take_over()
     job, mark = pickle.loads(packed)
     elsewhere = None if _holds(job.out, mark) else _folder_of_this_node(mark, job.keys)
     if elsewhere is not None:
-        job = job.moved_to(str(elsewhere))
+        job = job.move_to(str(elsewhere))
     # The job reports at any time and a generator only when asked, so the job has a thread of its own.
     events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
     errors: list[BaseException] = []
@@ -76,7 +76,7 @@ def work_and_report(packed: bytes, driver: DriverContext) -> Iterator[Event]:
 
     threading.Thread(target=work, daemon=True).start()
     while (event := events.get()) is not None:
-        if elsewhere is not None and isinstance(event, RunEnded):
+        if elsewhere is not None and isinstance(event, RunEnded | ObjectiveEnded):
             yield from _files(elsewhere, event.key)
         yield event
     if errors:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from isogon.lab import DamagedDataError, MissingDataError, needed_package
+from isogon.lab import DamagedDataError, MissingDataError, require_package
 
 TRAIN, TEST = "train2017", "val2017"
 #: pixels that a box must be wider and higher than: thinner ones cannot be matched with anything
@@ -126,7 +126,7 @@ def _pictures(content: Any, folder: Path, category_ids: Sequence[int]) -> list[P
 
 
 def _pixels(picture: Picture) -> NDArray[np.uint8]:
-    pillow = needed_package("PIL.Image", "pillow", "to read image files")
+    pillow = require_package("PIL.Image", "pillow", "to read image files")
     try:
         with pillow.open(picture.file) as image:
             pixels = np.array(image.convert("RGB"))
@@ -141,8 +141,8 @@ def _pixels(picture: Picture) -> NDArray[np.uint8]:
 
 def _mask(picture: Picture, instance: Instance) -> NDArray[np.uint8]:
     """1 inside the outline, H×W."""
-    pillow = needed_package("PIL.Image", "pillow", "to draw outlines")
-    drawing = needed_package("PIL.ImageDraw", "pillow", "to draw outlines")
+    pillow = require_package("PIL.Image", "pillow", "to draw outlines")
+    drawing = require_package("PIL.ImageDraw", "pillow", "to draw outlines")
     canvas = pillow.new("L", (picture.width, picture.height))
     for polygon in instance.polygons:
         drawing.Draw(canvas).polygon(list(polygon), fill=1, outline=1)

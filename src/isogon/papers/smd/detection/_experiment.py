@@ -18,7 +18,7 @@ from isogon.files import write_json
 from isogon.lab import CHECKPOINT, RESULT, data_root, default_device
 from isogon.papers.reproduction import Experiment, Judgement, Options, Scale
 from isogon.papers.smd._motion import angles_by_layer
-from isogon.papers.smd._settings import RESCALED, STANDARD
+from isogon.papers.smd._setups import RESCALED, STANDARD
 from isogon.papers.smd.detection._data import TEST, TRAIN, CocoPart
 from isogon.papers.smd.detection._measures import COCO_APS, OWN_AP, average_precisions
 from isogon.papers.smd.detection._network import build_detector, torchvision_part

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from isogon.files import write_json
-from isogon.lab import needed_package
+from isogon.lab import require_package
 from isogon.papers.smd.detection._data import TEST, TRAIN, annotations_file
 
 #: ids with gaps between them, as COCO's have
@@ -45,8 +45,8 @@ def _draw_picture(
     file: Path, size: int, objects: int, rng: np.random.Generator, image: int, first: int
 ) -> list[dict[str, Any]]:
     """Write one picture; returns its annotations, whose ids start at `first`."""
-    pillow = needed_package("PIL.Image", "pillow", "to draw pictures")
-    drawing = needed_package("PIL.ImageDraw", "pillow", "to draw pictures")
+    pillow = require_package("PIL.Image", "pillow", "to draw pictures")
+    drawing = require_package("PIL.ImageDraw", "pillow", "to draw pictures")
     canvas = pillow.fromarray(rng.integers(90, 170, (size, size, 3), dtype=np.uint8))
     annotations = []
     for identity in range(first, first + objects):
