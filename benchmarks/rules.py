@@ -295,7 +295,7 @@ def show_left_out(answer: dict[str, Any], groups: Sequence[Sequence[Change]], ki
     share = held_when_left_out([group for group in groups if group], kind, rule)
     if share is not None:
         answer["held_when_left_out"] = share
-        print(f"\nAn interval made anew from the others, one {each} left out at a time, holds {share:.0%}.")
+        print(f"\nAn interval made from the others, one {each} left out at a time, holds {share:.0%}.")
 
 
 def largest_good_batches(sweeps: Sequence[Sweep], slack: float = 0.01) -> list[tuple[float, float]]:

@@ -93,7 +93,7 @@ def make_study(options: argparse.Namespace, fractions: Sequence[float]) -> Study
     content["task"]["monitor_every"] = 0
     content["search"] |= {"seeds": options.seeds, "fractions": list(fractions)}
     content["run"] = {"engine": "local", "workers": options.workers, "device": "cpu"}
-    return Study.made(content)
+    return Study.from_tables(content)
 
 
 def make_answer(outcome: Outcome, recipe: Recipe) -> Answer:

@@ -43,7 +43,7 @@ def stretch_levels(images: NDArray[np.uint8]) -> NDArray[np.int64]:
 def symbols_and_contexts(steps: NDArray[np.int64]) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
     """What the decoder will meet, in its order: two rows per pixel (flag, difference), a column per image."""
     count, height, width = steps.shape
-    pixels = codec.bordered(height, width, count)
+    pixels = codec.make_bordered(height, width, count)
     inner = pixels[codec.BORDER :, codec.BORDER : -codec.BORDER]
     symbols, contexts = [], []
     for row in range(height):

@@ -464,7 +464,7 @@ def good_study(tmp_path_factory) -> Path:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(execution, "pool_for", lambda *_, **__: in_turn)
-        run(Study.made(tables), folder, progress=False)
+        run(Study.from_tables(tables), folder, progress=False)
     return folder
 
 

@@ -44,7 +44,7 @@ def leaf(values: torch.Tensor | None, dtype: torch.dtype) -> torch.Tensor | None
 )
 def test_the_norm_with_its_neighbours(dtype, tolerance, shape, ghost, affine, residual, relu, stride, programs):
     from isogon.lab.gpu.fused._norm import Norm, forked_norm, fused_norm
-    from isogon.nets._norms import GhostBatchNorm1d, GhostBatchNorm2d
+    from isogon.nets.layers._norms import GhostBatchNorm1d, GhostBatchNorm2d
 
     torch.manual_seed(0)
     norm = (GhostBatchNorm2d if len(shape) == 4 else GhostBatchNorm1d)(shape[1], ghost, affine=affine).cuda().double()

@@ -446,7 +446,7 @@ def test_an_objective_gives_the_outcome_of_local(cluster, tmp_path, monkeypatch)
         "search": {"seeds": 2, "fractions": ["1/16"], "grid": [0.05, 0.1, 0.2]},
         "run": {"workers": 1, "ray": {"address": cluster.address, "cpus": 1, "retries": 0}},
     }
-    study = search.Study.made(tables)
+    study = search.Study.from_tables(tables)
     outcomes = [search.run(study, tmp_path / engine, engine=engine, progress=False) for engine in ("local", "ray")]
     assert outcomes[0].tuning_factor == outcomes[1].tuning_factor
     assert outcomes[0].interval == outcomes[1].interval
@@ -676,7 +676,7 @@ def test_bad_settings(settings, complaint):
 @pytest.mark.parametrize(
     ("table", "complaint"),
     [
-        ({"gpus": 1.5}, "study table run.ray has a slip: gpus must be a fraction of one or a whole number, got 1.5"),
+        ({"gpus": 1.5}, "study table run.ray is not right: gpus must be a fraction of one or a whole number, got 1.5"),
         ({"adress": "auto"}, "study key run.ray.adress is none that isogon knows: did you mean address"),
         ({"retries": -1}, "study key run.ray.retries must be greater than or equal to 0"),
     ],
@@ -685,7 +685,9 @@ def test_slips_in_a_study_are_named(table, complaint):
     search = pytest.importorskip("isogon.search", reason="the search's packages are not installed")
     recipe = {"lr": 0.1, "weight_decay": "?", "batch_size": 50, "samples": 1600, "epochs": 5}
     with pytest.raises(IsogonError, match=complaint):
-        search.Study.made({"recipe": recipe, "task": {"data": "fashion-mini"}, "run": {"engine": "ray", "ray": table}})
+        search.Study.from_tables(
+            {"recipe": recipe, "task": {"data": "fashion-mini"}, "run": {"engine": "ray", "ray": table}}
+        )
 
 
 def test_gpus_follow_the_device_unless_given():

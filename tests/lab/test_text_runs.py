@@ -220,10 +220,10 @@ def test_a_network_for_images_does_not_take_text():
 def test_a_study_of_text_minimizes_the_loss():
     recipe = {"optimizer": "adamw", "lr": 3e-3, "weight_decay": "?", "batch_size": 8, "samples": 640, "epochs": 2}
     task = {"net": "gpt", "net_options": SMALL, "data": "python-stdlib?context=16"}
-    study = Study.made({"recipe": recipe, "task": task})
+    study = Study.from_tables({"recipe": recipe, "task": task})
     assert (study.task.metric, study.task.direction) == ("loss", "minimize")
     assert study.config(tuning_factor=0.1, samples=40, seed=0).augmentation == "none"
-    other = Study.made({"recipe": recipe, "task": {**task, "metric": "accuracy"}})
+    other = Study.from_tables({"recipe": recipe, "task": {**task, "metric": "accuracy"}})
     assert other.task.direction == "maximize"
 
 

@@ -97,3 +97,18 @@ def test_what_the_lab_trains_with_is_read_back_as_its_recipe(name):
     again = Recipe.from_optimizer(optimizer, batch_size=10, samples=100)
     assert again.motion == recipe.motion
     assert rule_of(again.optimizer) is rule_of(name)
+
+
+@EVERY
+def test_what_the_optimizer_keeps_is_all_scaled(rule):
+    """Every tensor of a trained optimizer's state that has the weight's shape has a power; none is forgotten."""
+    if rule.name not in TRAINED:
+        pytest.skip("the lab does not train with it")
+    recipe = Recipe(optimizer=rule.name, lr=0.1, weight_decay=1e-3, momentum=0.8, batch_size=10, samples=100)
+    weight = torch.nn.Parameter(torch.ones(3, 3))
+    optimizer = make_optimizer([{"params": [weight], **({"for_muon": True} if rule.name == "muon" else {})}], recipe)
+    weight.grad = torch.ones(3, 3)
+    optimizer.step()
+    kept = {name for name, value in optimizer.state[weight].items() if getattr(value, "shape", None) == weight.shape}
+    assert kept <= set(rule.buffers)
+    assert kept

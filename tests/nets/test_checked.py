@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from isogon import nets
+from isogon.nets.layers import NORM_KINDS as NORMS
 from isogon.symmetry import check
 
 INVARIANT = {
@@ -20,7 +21,6 @@ INVARIANT = {
 }
 GATED = {"efficientnet_b0": {"width": 0.25}, "shufflenet_v2_plus": {"width": 0.25}}
 QUICK = ("cnn4", "resnet18")
-NORMS = ("batch", "ghost", "group", "layer", "instance")
 
 
 def cases(names, norms):

@@ -13,11 +13,11 @@ from torch import nn
 
 from isogon import nets
 from isogon.errors import ArgumentError
-from isogon.nets._inverted_residual import InvertedResidual
-from isogon.nets._layers import Layers
 from isogon.nets._shufflenet import ShuffleUnit
+from isogon.nets.layers import NORM_KINDS as NORMS
+from isogon.nets.layers import Layers
+from isogon.nets.layers._inverted_residual import InvertedResidual
 
-NORMS = ["batch", "ghost", "group", "layer", "instance"]
 # The plain style freezes γ and β, of every norm alike.
 STYLED = [*(("affine", norm) for norm in NORMS), ("plain", "batch"), ("plain", "layer")]
 # Every network, small and without dropout; ghost batches of three in a batch of six.

@@ -171,7 +171,7 @@ def test_small_falls_wait_and_rises_do_not_count():
 
 def test_bad_input_is_refused():
     weight = [nn.Parameter(torch.ones(2))]
-    with pytest.raises(ArgumentError, match="optimizer must be an SGD"):
+    with pytest.raises(ArgumentError, match="optimizer must be torch's SGD"):
         RescaleOnDecay(torch.optim.RMSprop(weight))
     with pytest.raises(ArgumentError, match="least_factor must be"):
         RescaleOnDecay(torch.optim.SGD(weight, lr=0.1), least_factor=1.0)

@@ -57,7 +57,7 @@ def made(study, error, *, verified=()):
 
 @pytest.fixture(scope="module")
 def study():
-    return Study.made(STUDY)
+    return Study.from_tables(STUDY)
 
 
 @pytest.fixture(scope="module")
@@ -161,7 +161,7 @@ def test_texts_of_the_user_stay_texts_and_passwords_stay_home(page, evil):
 
 
 def test_an_objective_of_ones_own_has_no_angles_and_no_per_cent(study, tmp_path):
-    study = Study.made({**STUDY, "task": {"objective": "mine:train"}})
+    study = Study.from_tables({**STUDY, "task": {"objective": "mine:train"}})
     outcome = made(study, "ValueError: no")
     path = write_search_page(outcome, tmp_path, tmp_path / "report.html")
     shown = figures(path)["figures"]

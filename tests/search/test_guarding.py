@@ -6,7 +6,6 @@ import json
 import math
 import os
 import shutil
-import sys
 import tempfile
 import warnings
 from pathlib import Path
@@ -48,11 +47,8 @@ RECIPE = {"lr": 0.1, "weight_decay": "?", "batch_size": 50, "samples": 1600, "ep
 
 
 @pytest.fixture
-def make(tmp_path, monkeypatch):
-    (tmp_path / "guarded_objectives.py").write_text(OBJECTIVES)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
-    sys.modules.pop("guarded_objectives", None)
+def make(put_module):
+    put_module("guarded_objectives", OBJECTIVES)
 
     def study(name="fine", pruner="none", **task):
         tables = {
@@ -62,7 +58,7 @@ def make(tmp_path, monkeypatch):
         }
         if "data" not in task:
             task["objective"] = f"guarded_objectives:{name}"
-        return Study.made({**tables, "task": task})
+        return Study.from_tables({**tables, "task": task})
 
     return study
 
@@ -87,7 +83,7 @@ def test_a_loss_is_minimized_and_shown_as_it_is(make, tmp_path, no_workers, prun
 def test_samplers_minimize_a_loss_too(make, tmp_path, no_workers, sampler):
     tables = make("loss", metric="loss").model_dump()
     tables["search"] |= {"sampler": sampler, "trials": 8}
-    outcome = run(Study.made(tables), tmp_path / "out", progress=False)
+    outcome = run(Study.from_tables(tables), tmp_path / "out", progress=False)
     assert outcome.tuning_factor == pytest.approx(0.1, rel=0.5)
 
 

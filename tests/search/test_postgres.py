@@ -77,7 +77,7 @@ if __name__ == "__main__":
     Path(f"{out}.ready").touch()
     while not Path("go").exists():
         time.sleep(0.01)
-    run(Study.made(json.loads(Path("study.txt").read_text())), out, progress=False, tell=print)
+    run(Study.from_tables(json.loads(Path("study.txt").read_text())), out, progress=False, tell=print)
 """
 
 CELLS = [PlannedTrial(0.1, 100, 1 / 16, seed) for seed in range(3)]
@@ -152,11 +152,8 @@ def url(server):
 
 
 @pytest.fixture(autouse=True)
-def _where_the_objective_is(tmp_path, monkeypatch):
-    (tmp_path / "objectives_on_postgres.py").write_text(OBJECTIVES)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
-    sys.modules.pop("objectives_on_postgres", None)
+def _where_the_objective_is(put_module):
+    put_module("objectives_on_postgres", OBJECTIVES)
 
 
 @pytest.fixture
@@ -205,7 +202,7 @@ def answer(folder: Path) -> dict[str, object]:
 
 def alone(tmp_path: Path) -> dict[str, object]:
     """What a single driver finds with a file of its own."""
-    run(Study.made(tables("sqlite")), tmp_path / "alone", progress=False)
+    run(Study.from_tables(tables("sqlite")), tmp_path / "alone", progress=False)
     return answer(tmp_path / "alone")
 
 
@@ -221,7 +218,7 @@ def test_two_drivers_share_the_trials(tmp_path, url, no_workers):
     other = driver(tmp_path, "there")
     wait_for(lambda: (tmp_path / "there.ready").exists())
     (tmp_path / "go").touch()
-    run(Study.made(tables(url)), tmp_path / "here", progress=False)
+    run(Study.from_tables(tables(url)), tmp_path / "here", progress=False)
     other.communicate(timeout=120)
     assert other.returncode == 0
     rows = assert_each_cell_ended_once(tmp_path / "here")
@@ -243,7 +240,7 @@ def test_trials_of_a_killed_driver_are_taken_over(tmp_path, url, quick, no_worke
     victim.communicate()
     (tmp_path / "hold").unlink()
     messages: list[str] = []
-    run(Study.made(tables(url, fractions=["1/16"])), tmp_path / "heir", progress=False, tell=messages.append)
+    run(Study.from_tables(tables(url, fractions=["1/16"])), tmp_path / "heir", progress=False, tell=messages.append)
     rows = assert_each_cell_ended_once(tmp_path / "heir", 2 * 7)
     assert len({row.coordinator for row in rows}) == 2
     assert "waiting for 1 trial of other coordinators" in messages
@@ -253,7 +250,7 @@ def test_trials_of_a_killed_driver_are_taken_over(tmp_path, url, quick, no_worke
         query = "SELECT value_json FROM trial_user_attributes WHERE key = 'taken_over'"
         assert len(connection.execute(query).fetchall()) == 1
     # Where the victim was, the same command finds everything done.
-    assert run(Study.made(tables(url, fractions=["1/16"])), tmp_path / "victim", progress=False).trials == rows
+    assert run(Study.from_tables(tables(url, fractions=["1/16"])), tmp_path / "victim", progress=False).trials == rows
 
 
 def test_a_driver_that_was_asleep_loses_its_trials_and_nothing_else(tmp_path, url, quick, no_workers):
@@ -263,7 +260,7 @@ def test_a_driver_that_was_asleep_loses_its_trials_and_nothing_else(tmp_path, ur
     wait_for(lambda: len(calls(tmp_path)) >= 2)
     sleeper.send_signal(signal.SIGSTOP)
     try:
-        run(Study.made(tables(url, fractions=["1/16"])), tmp_path / "awake", progress=False)
+        run(Study.from_tables(tables(url, fractions=["1/16"])), tmp_path / "awake", progress=False)
     finally:
         sleeper.send_signal(signal.SIGCONT)
     sleeper.communicate(timeout=60)
@@ -304,7 +301,7 @@ def test_options_of_the_address_stand_beside_ours(url):
 
 def test_a_server_that_goes_away_costs_nothing(tmp_path, server, url, no_workers, monkeypatch):
     """Back within the patience it is waited for; away for longer it ends the call with a sentence, which can resume."""
-    study = Study.made(tables(url, fractions=["1/16"]))
+    study = Study.from_tables(tables(url, fractions=["1/16"]))
     messages: list[str] = []
 
     def first_for_a_moment_then_for_long() -> None:
@@ -454,7 +451,7 @@ def test_signs_of_life_keep_a_trial(url, quick, monkeypatch):
 
 
 def test_a_fresh_start_is_refused_while_another_driver_trains(tmp_path, url, quick, no_workers):
-    study = Study.made(tables(url, fractions=["1/16"], grid=[0.05, 0.1, 0.2], seeds=1))
+    study = Study.from_tables(tables(url, fractions=["1/16"], grid=[0.05, 0.1, 0.2], seeds=1))
     other = Ledger(url, "shared", study.key, coordinator="other")
     other.plan(CELLS[:1])
     other.claim(other.trials()[0])
@@ -486,7 +483,7 @@ def test_bad_addresses_are_refused_at_once_and_without_the_password(server, url)
         assert "WRONG-secret" not in str(caught.value)
     assert not messages, "none was asked again"
     with pytest.raises(IsogonError, match="sqlite or the address of a PostgreSQL database, got 'mysql://me:"):
-        run(Study.made(tables("mysql://me:secret@host/db")), "out")
+        run(Study.from_tables(tables("mysql://me:secret@host/db")), "out")
 
 
 def test_the_dashboard_shows_the_study(url):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 from typing import get_args
 
 import numpy as np
@@ -65,7 +64,7 @@ def test_an_unknown_sampler_is_refused():
     with pytest.raises(ArgumentError, match="sampler"):
         propose("steam", [], LIMITS)
     with pytest.raises(IsogonError, match="trials without a sampler"):
-        Study.made(tables("tpe", trials=5) | {"search": {"trials": 5}})
+        Study.from_tables(tables("tpe", trials=5) | {"search": {"trials": 5}})
 
 
 def test_a_curve_needs_no_grid():
@@ -147,16 +146,13 @@ def tables(sampler, **search):
 
 
 @pytest.fixture
-def objectives(tmp_path, monkeypatch):
-    (tmp_path / "objectives_of_proposals.py").write_text(OBJECTIVES)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
-    sys.modules.pop("objectives_of_proposals", None)
+def objectives(put_module, tmp_path):
+    put_module("objectives_of_proposals", OBJECTIVES)
     return tmp_path
 
 
 def test_a_search_by_a_sampler_finds_the_top_stopped_or_not(objectives, no_workers):
-    study = Study.made(tables("tpe", trials=5))
+    study = Study.from_tables(tables("tpe", trials=5))
     messages: list[str] = []
     outcome = run(study, objectives / "whole", tell=messages.append)
     assert outcome.tuning_factor == pytest.approx(0.1, rel=0.3)

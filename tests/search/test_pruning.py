@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import optuna
@@ -133,12 +132,9 @@ def patient(trial):
 
 
 @pytest.fixture
-def study(tmp_path, monkeypatch):
-    (tmp_path / "objectives_of_pruning.py").write_text(OBJECTIVES)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
-    sys.modules.pop("objectives_of_pruning", None)
-    return Study.made(
+def study(put_module):
+    put_module("objectives_of_pruning", OBJECTIVES)
+    return Study.from_tables(
         {
             "recipe": {"lr": 0.1, "weight_decay": "?", "batch_size": 50, "samples": 1600, "epochs": EPOCHS},
             "task": {"objective": "objectives_of_pruning:patient"},

@@ -91,11 +91,8 @@ def slow(trial):
 
 
 @pytest.fixture(autouse=True)
-def _where_the_objectives_are(tmp_path, monkeypatch):
-    (tmp_path / "objectives_of_a_test.py").write_text(OBJECTIVES)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
-    sys.modules.pop("objectives_of_a_test", None)
+def _where_the_objectives_are(put_module):
+    put_module("objectives_of_a_test", OBJECTIVES)
 
 
 def tables(name: str, **search: object) -> dict[str, object]:
@@ -109,7 +106,7 @@ def tables(name: str, **search: object) -> dict[str, object]:
 
 def test_the_top_is_found_and_carried_to_the_full_size(tmp_path, no_workers):
     messages: list[str] = []
-    outcome = run(Study.made(tables("quick", verify=True)), tmp_path / "out", tell=messages.append)
+    outcome = run(Study.from_tables(tables("quick", verify=True)), tmp_path / "out", tell=messages.append)
     assert outcome.tuning_factor == pytest.approx(0.1, rel=0.15)
     low, high = outcome.interval
     assert low < outcome.recipe.weight_decay < high
@@ -123,27 +120,27 @@ def test_the_top_is_found_and_carried_to_the_full_size(tmp_path, no_workers):
         assert private.stat().st_mode & 0o077 == 0
     saved = json.loads((tmp_path / "out" / "outcome.json").read_text())
     assert saved["weight_decay"] == outcome.recipe.weight_decay
-    again = run(Study.made(tables("quick", verify=True)), tmp_path / "out")
+    again = run(Study.from_tables(tables("quick", verify=True)), tmp_path / "out")
     assert again.to_dict() == outcome.to_dict()
     (tmp_path / "out").rename(tmp_path / "renamed")
-    assert run(Study.made(tables("quick", verify=True)), tmp_path / "renamed").to_dict() == outcome.to_dict()
+    assert run(Study.from_tables(tables("quick", verify=True)), tmp_path / "renamed").to_dict() == outcome.to_dict()
     (tmp_path / "renamed").rename(tmp_path / "out")
     with pytest.raises(StudyChangedError, match="--fresh"):
-        run(Study.made(tables("quick")), tmp_path / "out")
-    fresh = run(Study.made(tables("quick")), tmp_path / "out", fresh=True)
+        run(Study.from_tables(tables("quick")), tmp_path / "out")
+    fresh = run(Study.from_tables(tables("quick")), tmp_path / "out", fresh=True)
     assert len(fresh.trials) == 2 * (7 + 3)
 
 
 def test_a_top_beyond_the_grid_makes_it_grow(tmp_path, no_workers):
     messages: list[str] = []
-    outcome = run(Study.made(tables("far", fractions=["1/16"])), tmp_path / "out", tell=messages.append)
+    outcome = run(Study.from_tables(tables("far", fractions=["1/16"])), tmp_path / "out", tell=messages.append)
     assert any("at the grid's high edge" in sentence for sentence in messages)
     assert outcome.curve[100].tuning_factor == pytest.approx(1.5, rel=0.2)
     assert outcome.curve[100].edge is None
 
 
 def test_what_was_lost_is_counted_and_left_out(tmp_path, no_workers):
-    outcome = run(Study.made(tables("lossy")), tmp_path / "out")
+    outcome = run(Study.from_tables(tables("lossy")), tmp_path / "out")
     assert outcome.lost["failed"] == 6  # seed 1 of every cell of the first fraction that does not diverge
     assert outcome.lost["diverged"] == 2
     assert outcome.tuning_factor == pytest.approx(0.1, rel=0.3)
@@ -153,25 +150,25 @@ def test_what_was_lost_is_counted_and_left_out(tmp_path, no_workers):
 
 def test_what_an_objective_keeps_is_its_own(tmp_path):
     """Also a result.json, after a kill too, and a run of the lab."""
-    outcome = run(Study.made(tables("with_files", seeds=1, fractions=["1/16"], size=3)), tmp_path / "out")
+    outcome = run(Study.from_tables(tables("with_files", seeds=1, fractions=["1/16"], size=3)), tmp_path / "out")
     assert [row.status for row in outcome.trials] == ["finished"] * len(outcome.trials)
     assert outcome.tuning_factor == pytest.approx(0.1, rel=0.3)
     assert (tmp_path / "killed").exists()
 
 
 def test_an_objective_may_start_processes(tmp_path):
-    outcome = run(Study.made(tables("loading", seeds=1, fractions=["1/16"], size=3)), tmp_path / "out")
+    outcome = run(Study.from_tables(tables("loading", seeds=1, fractions=["1/16"], size=3)), tmp_path / "out")
     assert not any(outcome.lost.values())
     assert outcome.tuning_factor == pytest.approx(0.1, rel=0.3)
 
 
 def test_a_tensor_is_a_number(tmp_path, no_workers):
-    outcome = run(Study.made(tables("tensor", fractions=["1/16"])), tmp_path / "out")
+    outcome = run(Study.from_tables(tables("tensor", fractions=["1/16"])), tmp_path / "out")
     assert not any(outcome.lost.values())
 
 
 def test_a_step_before_the_first_is_that_trials_failure(tmp_path, no_workers):
-    study = Study.made(tables("early", fractions=["1/16"], pruner="median"))
+    study = Study.from_tables(tables("early", fractions=["1/16"], pruner="median"))
     outcome = run(study, tmp_path / "out")
     assert {row.status for row in outcome.trials if row.planned.seed == 1} == {"failed"}
     assert "step must be a whole number" in next(row.error for row in outcome.trials if row.error)
@@ -180,9 +177,9 @@ def test_a_step_before_the_first_is_that_trials_failure(tmp_path, no_workers):
 
 def test_the_cure_fits_what_was_lost(tmp_path, no_workers):
     with pytest.raises(IsogonError, match=r"14 diverged.*fix the task and add --fresh"):
-        run(Study.made(tables("lost")), tmp_path / "out")
+        run(Study.from_tables(tables("lost")), tmp_path / "out")
     with pytest.raises(IsogonError, match=r"14 failed.*fix the task and add --retry"):
-        run(Study.made(tables("text")), tmp_path / "other")
+        run(Study.from_tables(tables("text")), tmp_path / "other")
 
 
 LAB = {"net": "cnn4", "net_options": {"width": 2}, "data": "digits", "augmentation": "none", "monitor_every": 0}
@@ -197,8 +194,8 @@ def lab_study(schedule: str) -> dict[str, object]:
 def test_cells_beyond_the_schedules_bound_are_lost_and_no_others(tmp_path, no_workers, monkeypatch):
     """Here where the grid has grown; its own ends are looked at before anything is trained."""
     with pytest.raises(IsogonError, match="study: lr · weight_decay must be at most"):
-        Study.made({**lab_study("texp(constant)"), "search": {"fractions": ["1/4"], "centre": 0.05, "size": 3}})
-    study = Study.made(lab_study("texp(constant)"))
+        Study.from_tables({**lab_study("texp(constant)"), "search": {"fractions": ["1/4"], "centre": 0.05, "size": 3}})
+    study = Study.from_tables(lab_study("texp(constant)"))
     monkeypatch.setattr(running, "extension", lambda curve: (3.0,) if max(curve.grid) < 3 else ())
     outcome = run(study, tmp_path / "out")
     status = {row.planned.tuning_factor: row.status for row in outcome.trials}
@@ -211,7 +208,7 @@ def test_cells_beyond_the_schedules_bound_are_lost_and_no_others(tmp_path, no_wo
 @pytest.mark.parametrize("schedule", ["phases:0=0.5,1e-3", "warmup:1(phases:0=0.5,1e-3)"])
 def test_a_schedule_that_ignores_the_recipe_is_refused(schedule):
     with pytest.raises(IsogonError, match="study: schedule must be one that leaves the rates to the recipe"):
-        Study.made(lab_study(schedule))
+        Study.from_tables(lab_study(schedule))
 
 
 def test_a_fresh_start_waits_for_the_process_at_work(tmp_path, monkeypatch):
@@ -221,27 +218,27 @@ def test_a_fresh_start_waits_for_the_process_at_work(tmp_path, monkeypatch):
     place.mkdir()
     (place / "thesis.tex").write_text("ten years")
     with pytest.raises(IsogonError, match="holds something other than a study"):
-        run(Study.made(tables("quick")), place, fresh=True)
+        run(Study.from_tables(tables("quick")), place, fresh=True)
     (place / "study.json").write_text("{}")
     lock = checkpoints.FolderLock(place)
     with pytest.raises(IsogonError, match="Another process"):
-        run(Study.made(tables("quick")), place, fresh=True)
+        run(Study.from_tables(tables("quick")), place, fresh=True)
     lock.release()
     assert (place / "thesis.tex").exists()
 
 
 def test_objectives_that_cannot_serve(tmp_path):
     with pytest.raises(ArgumentError, match="has no attribute 'nothing'"):
-        run(Study.made(tables("nothing")), tmp_path / "out")
+        run(Study.from_tables(tables("nothing")), tmp_path / "out")
     with pytest.raises(IsogonError, match="must return a number, got 'good'"):
-        run(Study.made(tables("text", fractions=["1/16"], seeds=1)), tmp_path / "text")
+        run(Study.from_tables(tables("text", fractions=["1/16"], seeds=1)), tmp_path / "text")
 
 
 SCRIPT = """
 import json, sys
 from isogon.search import Study, run
 if __name__ == "__main__":
-    run(Study.made(json.load(open("study.json"))), sys.argv[1], progress=False)
+    run(Study.from_tables(json.load(open("study.json"))), sys.argv[1], progress=False)
 """
 
 
@@ -274,15 +271,15 @@ def test_killed_at_any_moment_it_ends_as_if_it_had_not_been(tmp_path, no_workers
             process.kill()
         process.wait()
     # At once: a worker of a dead driver may still have to let go of its trial.
-    run(Study.made(tables("slow")), tmp_path / "killed", progress=False)
+    run(Study.from_tables(tables("slow")), tmp_path / "killed", progress=False)
     outcome = json.loads((tmp_path / "killed" / "outcome.json").read_text())
-    rows = run(Study.made(tables("slow")), tmp_path / "killed").trials
+    rows = run(Study.from_tables(tables("slow")), tmp_path / "killed").trials
     cells = [row.planned for row in rows]
     assert len(cells) == len(set(cells)) == 2 * (7 + 3)
     assert {row.status for row in rows} == {"finished"}
     # An objective that had returned is only called again if the kill fell before its result was on the disk.
     ended = (tmp_path / "calls.txt").read_text().split()
     assert len(ended) <= len(cells) + kills
-    whole = run(Study.made(tables("slow")), tmp_path / "whole").to_dict()
+    whole = run(Study.from_tables(tables("slow")), tmp_path / "whole").to_dict()
     for name in set(whole) - {"seconds"}:
         assert outcome[name] == whole[name], name

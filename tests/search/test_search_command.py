@@ -194,7 +194,7 @@ def test_the_init_file_is_a_study_that_names_every_key(isogon):
     code, out, err = isogon("search", "--init")
     assert (code, err) == (0, "")
     assert out == study_template()
-    study = Study.made(tomllib.loads(out))
+    study = Study.from_tables(tomllib.loads(out))
     assert study.task.data == "fashion-mini"
     for name, table in Study.model_fields.items():
         part = re.search(rf"^\[{name}\]\n(.*?)(?=^\[|\Z)", out, re.MULTILINE | re.DOTALL)[0]
@@ -204,7 +204,7 @@ def test_the_init_file_is_a_study_that_names_every_key(isogon):
 
 def test_the_defaults_that_the_init_file_names_are_the_defaults():
     """A commented key that is not an alternative says what holds without it."""
-    study = Study.made(tomllib.loads(study_template()))
+    study = Study.from_tables(tomllib.loads(study_template()))
     optional = {
         "beta2",
         "clip",

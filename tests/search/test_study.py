@@ -12,7 +12,7 @@ TASK = {"net": "cnn4", "net_options": {"width": 4}, "data": "digits", "augmentat
 
 
 def made(recipe=None, task=None, **tables) -> Study:
-    return Study.made({"recipe": {**RECIPE, **(recipe or {})}, "task": {**TASK, **(task or {})}, **tables})
+    return Study.from_tables({"recipe": {**RECIPE, **(recipe or {})}, "task": {**TASK, **(task or {})}, **tables})
 
 
 @pytest.mark.parametrize("unknown", ["weight_decay", "lr"])
@@ -93,4 +93,4 @@ def test_files_that_cannot_be_read(tmp_path):
     with pytest.raises(IsogonError, match="a TOML file"):
         Study.read(bad)
     with pytest.raises(IsogonError, match=r"study key task is missing"):
-        Study.made({"recipe": RECIPE})
+        Study.from_tables({"recipe": RECIPE})

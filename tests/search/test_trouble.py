@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 
 import pytest
 
@@ -70,11 +69,8 @@ FULL = r"No space left on \S+: free some, and the same command resumes\."
 
 
 @pytest.fixture(autouse=True)
-def _where_the_objectives_are(tmp_path, monkeypatch):
-    (tmp_path / "objectives_in_trouble.py").write_text(OBJECTIVES)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
-    sys.modules.pop("objectives_in_trouble", None)
+def _where_the_objectives_are(put_module):
+    put_module("objectives_in_trouble", OBJECTIVES)
 
 
 @pytest.fixture

@@ -32,7 +32,7 @@ def report(
     """One page about a watched run: its findings, and how fast each layer turned against what theory predicts.
 
     The page needs no network. Runs come from isogon.dynamics.Monitor with a RunFolder among its sinks. With --follow
-    an open page renews itself while the run goes on; Ctrl-C stops following.
+    an open page renews itself while the run is under way; Ctrl-C stops following.
 
     Example:
 
@@ -65,6 +65,6 @@ def report(
             if png is not None:
                 draw_run(summary, png, name="--png")
     except KeyboardInterrupt:
-        typer.echo(f"No longer following; the run goes on, and {page} stays as it is.")
+        typer.echo(f"No longer following; the run continues, and {page} stays as it is.")
         return
     typer.echo(f"The run is over: {page} is complete.")

@@ -126,7 +126,7 @@ def _summary(outcome: DemoResult) -> list[str]:
     ]
     return [
         *(line for sentence in findings for line in _wrap(sentence)),
-        "Pictures, and how to go on with your own model:",
+        "Pictures, and how to continue with your own model:",
     ]
 
 

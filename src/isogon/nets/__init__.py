@@ -12,14 +12,13 @@ from isogon.nets._conversion import Conversion, convert
 from isogon.nets._densenet import densenet100
 from isogon.nets._efficientnet import efficientnet_b0
 from isogon.nets._gpt import Gpt, gpt
-from isogon.nets._initialisation import Scheme, initialise
 from isogon.nets._mobilenet import mobilenet_v2
-from isogon.nets._norms import GhostBatchNorm1d, GhostBatchNorm2d, make_norm
 from isogon.nets._preresnet import preresnet32
 from isogon.nets._resnet import Residual, resnet18, resnet50
 from isogon.nets._shufflenet import shufflenet_v2, shufflenet_v2_plus
 from isogon.nets._vgg import vgg16
 from isogon.nets._vit import Vit, vit
+from isogon.nets.layers import GhostBatchNorm1d, GhostBatchNorm2d, Scheme, initialise, make_norm
 
 __all__ = [
     "Conversion",

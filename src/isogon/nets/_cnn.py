@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from isogon.nets._layers import Layers, Style, assemble, check_sizes
-from isogon.nets._norms import NormKind
+from isogon.nets.layers import Layers, NormKind, Style, assemble, check_sizes
 
 
 def cnn4(

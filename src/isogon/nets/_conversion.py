@@ -18,7 +18,7 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from isogon.errors import ArgumentError, check_choice, check_whole
-from isogon.nets._norms import NORMS, GhostBatchNorm1d, GhostBatchNorm2d, NormKind, make_norm
+from isogon.nets.layers import NORMS, GhostBatchNorm1d, GhostBatchNorm2d, NormKind, make_norm
 from isogon.symmetry import Break, ScaleMap, check, unwrap
 
 ConversionStyle = Literal["affine", "plain"]

@@ -5,8 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from isogon.nets._layers import Layers, StemForm, Style, assemble, check_sizes
-from isogon.nets._norms import NormKind
+from isogon.nets.layers import Layers, NormKind, StemForm, Style, assemble, check_sizes
 
 _LAYERS_PER_BLOCK = 16  # (100 − 4) / 6: three blocks of bottleneck layers with two convolutions each
 

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 
 from isogon.errors import ArgumentError, check_choice
-from isogon.nets._layers import check_sizes
 from isogon.nets._transformer import (
     BlockOptions,
     MlpActivation,
@@ -17,6 +16,7 @@ from isogon.nets._transformer import (
     make_blocks,
     make_rotation,
 )
+from isogon.nets.layers import check_sizes
 
 
 class Gpt(nn.Module):

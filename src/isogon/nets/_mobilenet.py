@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from isogon.nets._inverted_residual import Stage, inverted_network
-from isogon.nets._layers import Layers, StemForm, Style, scale_channels
-from isogon.nets._norms import NormKind
+from isogon.nets.layers import Layers, NormKind, Stage, StemForm, Style, inverted_network, scale_channels
 
 _STAGES = (
     Stage(1, 16, 1, 1),

@@ -8,8 +8,7 @@ from functools import partial
 import torch
 from torch import nn
 
-from isogon.nets._layers import Layers, StemForm, Style, assemble, check_sizes, conv, residual_stages
-from isogon.nets._norms import NormKind
+from isogon.nets.layers import Layers, NormKind, StemForm, Style, assemble, check_sizes, conv, residual_stages
 
 
 class PreActivationBlock(nn.Module):

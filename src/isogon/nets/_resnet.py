@@ -7,8 +7,7 @@ from functools import partial
 import torch
 from torch import nn
 
-from isogon.nets._layers import Layers, StemForm, Style, assemble, check_sizes, residual_stages
-from isogon.nets._norms import NormKind
+from isogon.nets.layers import Layers, NormKind, StemForm, Style, assemble, check_sizes, residual_stages
 
 
 class Residual(nn.Module):

@@ -9,9 +9,18 @@ import torch
 from torch import nn
 
 from isogon.errors import check_choice
-from isogon.nets._layers import Activation, Layers, StemForm, Style, assemble, check_sizes, is_imagenet, scale_channels
-from isogon.nets._norms import NormKind
-from isogon.nets._squeeze_excitation import SqueezeExcitation
+from isogon.nets.layers import (
+    Activation,
+    Layers,
+    NormKind,
+    SqueezeExcitation,
+    StemForm,
+    Style,
+    assemble,
+    check_sizes,
+    is_imagenet,
+    scale_channels,
+)
 
 
 class ShuffleUnit(nn.Module):

@@ -114,8 +114,8 @@ class Block(nn.Module):
         """Dropout, and stochastic depth: the whole branch of a sample left out, the others made up for it."""
         branch = F.dropout(branch, self.dropout, self.training)
         if self.drop_path and self.training:
-            kept = torch.rand(len(branch), *[1] * (branch.dim() - 1), device=branch.device) >= self.drop_path
-            branch = branch * kept.to(branch.dtype) / (1 - self.drop_path)
+            stays = torch.rand(len(branch), *[1] * (branch.dim() - 1), device=branch.device) >= self.drop_path
+            branch = branch * stays.to(branch.dtype) / (1 - self.drop_path)
         return branch
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from isogon.nets._layers import Layers, Style, assemble, check_sizes
-from isogon.nets._norms import NormKind
+from isogon.nets.layers import Layers, NormKind, Style, assemble, check_sizes
 
 # Channels of the 13 convolutions in units of the width, stage by stage; a stage ends in max pooling.
 _STAGES = ((1, 1), (2, 2), (4, 4, 4), (8, 8, 8), (8, 8, 8))

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor, nn
 
 from isogon.errors import ArgumentError, check_choice
-from isogon.nets._layers import check_sizes
 from isogon.nets._transformer import BlockOptions, MlpActivation, StreamNorm, initialise_blocks, make_blocks
+from isogon.nets.layers import check_sizes
 
 
 class Vit(nn.Module):

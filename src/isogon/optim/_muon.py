@@ -72,8 +72,8 @@ class MuonWithAdamW(torch.optim.Optimizer):
             part.zero_grad(set_to_none)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        if hasattr(self, "_complete"):  # a part would have to take it, and which is not said
-            raise ArgumentError("param_group", "given when the optimizer is made", "one more", "make it anew")
+        if hasattr(self, "_complete"):  # nothing says which part should take it
+            raise ArgumentError("param_group", "given when the optimizer is made", "one more", "make another one")
         super().add_param_group(param_group)
 
     def load_state_dict(self, state_dict: Any) -> None:

@@ -15,36 +15,35 @@ from torch import nn
 
 from isogon.errors import ArgumentError, check_number
 from isogon.symmetry import unwrap
-from isogon.theory import UpdateRule, rule_of
-
-#: optimizer state → the power of c it is multiplied by
-_STATE_POWERS = {"momentum_buffer": -1, "exp_avg": -1, "exp_avg_sq": -2, "max_exp_avg_sq": -2}
-# Classes outside of torch.optim.SGD and Adam whose buffers are among these.
-_KNOWN_BUFFERS = ("AdamW", "Lion", "Muon")
+from isogon.theory import RULES, UpdateRule, rule_of
 
 
 def rule_for_scaling(optimizer: torch.optim.Optimizer) -> UpdateRule:
     """The rule by which rates follow scaled weights; Adam's L2 term scales as AdamW's decay does.
 
-    Only of optimizers whose buffers `_STATE_POWERS` knows: a class that merely has the name of SGD may keep others.
+    Only of optimizers whose buffers are known: a class that merely has the name of SGD may keep others.
     """
     name = type(optimizer).__name__
     if isinstance(optimizer, torch.optim.SGD):
         return rule_of("sgd")
     if isinstance(optimizer, torch.optim.Adam):
         return rule_of("adamw")
-    if name in _KNOWN_BUFFERS:
-        return rule_of(name.lower())
-    raise ArgumentError("optimizer", "an SGD, Adam, AdamW, Lion or Muon", name, "others scale in no known way")
+    decoupled = [rule for rule in RULES.values() if not rule.coupled]
+    for rule in decoupled:
+        if name.lower() in rule.classes:
+            return rule
+    known = ", ".join(name for rule in decoupled for name in rule.classes)
+    raise ArgumentError("optimizer", f"torch's SGD or Adam, or one of {known}", name, "others scale in no known way")
 
 
 @torch.no_grad()
 def scale_weights(optimizer: torch.optim.Optimizer, groups: Iterable[dict[str, Any]], factor: float) -> None:
     """Multiply the weights of `groups` by c = `factor` and their buffers by the powers that keep the run the same."""
+    powers = rule_for_scaling(optimizer).buffers
     for group in groups:
         for parameter in group["params"]:
             parameter.mul_(factor)
-            for name, power in _STATE_POWERS.items():
+            for name, power in powers.items():
                 buffer = optimizer.state.get(parameter, {}).get(name)
                 if buffer is not None:
                     buffer.mul_(factor**power)

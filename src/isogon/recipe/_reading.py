@@ -21,15 +21,11 @@ from typing import Any
 from isogon.errors import ArgumentError, MissingExtraError, first_line
 from isogon.files import read_json, read_text
 from isogon.recipe._names import ALIASES
+from isogon.theory import RULES
 
 NEEDED = ("lr", "weight_decay", "batch_size", "samples")
 #: what is missing where the batch size is
 _BATCH = {"devices", "batch_size"}
-#: what other programs call the update rules of `theory.RULES`; the longest beginning counts
-_OPTIMIZERS = {
-    "adamw": "adamw", "paged_adamw": "adamw", "fusedadamw": "adamw",
-    "lion": "lion", "paged_lion": "lion", "sgd": "sgd", "nesterov": "nesterov", "muon": "muon",
-}  # fmt: skip
 _CAUTIOUS_ANY = ("cautious_weight_decay", "cautious_wd", "cautious_decay")
 
 
@@ -216,9 +212,9 @@ def _optimizer(name: Any) -> str | None:
     """isogon's name for what a program calls its optimizer; its own word where isogon has none, to be refused."""
     if not isinstance(name, str):
         return None
-    plain = name.lower().replace("optimizernames.", "").rsplit(".", 1)[-1]
-    known = max((known for known in _OPTIMIZERS if plain.startswith(known)), key=len, default=None)
-    return plain if known is None else _OPTIMIZERS[known]
+    plain = re.sub("^(paged|fused)_?", "", name.lower().replace("optimizernames.", "").rsplit(".", 1)[-1])
+    # The longest beginning counts: programs append how states are kept, as in adamw_torch_fused.
+    return max((rule for rule in RULES if plain.startswith(rule)), key=len, default=plain)
 
 
 def _betas(values: Values) -> tuple[Any, Any]:
@@ -230,8 +226,9 @@ def _betas(values: Values) -> tuple[Any, Any]:
 
 
 def _of_rule(reading: Reading, momentum: float | None, betas: tuple[Any, Any]) -> None:
-    """Momentum and β₂ as the rule has them: betas for AdamW and Lion, momentum for the others."""
-    adaptive = reading.fields.get("optimizer") in ("adamw", "lion")
+    """Momentum and β₂ as the rule has them: betas where it has a β₂, momentum for the others."""
+    rule = RULES.get(str(reading.fields.get("optimizer")))
+    adaptive = rule is not None and rule.beta2 is not None
     reading.fields["momentum"] = betas[0] if adaptive else momentum
     if adaptive:
         reading.fields["beta2"] = betas[1]

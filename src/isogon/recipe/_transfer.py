@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from isogon.errors import ArgumentError, UnsolvableError, check_choice, check_number
+from isogon.recipe._conventions import weight_decay_of
 from isogon.recipe._evidence import ONE_EPOCH, REGIMES, SEVERAL_EPOCHS, SHORT_RUN, interval_octaves
 from isogon.recipe._names import HALF_LIFE, field_name, is_relative, new_value
 from isogon.theory import horizon, rule_of
@@ -187,8 +188,8 @@ def _solve(recipe: Recipe, solve: str, factor: float) -> tuple[float, list[str]]
     if solve in ("weight_decay", "lr"):
         if solve == "lr" and recipe.convention == "independent":
             raise _solve_error(solve, "independent weight decay is not multiplied by it", "solve for weight_decay")
-        one: dict[str, Any] = {solve: 1.0}
-        unit = dataclasses.replace(recipe, **one).tuning_factor
+        unit_value: dict[str, Any] = {solve: 1.0}
+        unit = dataclasses.replace(recipe, **unit_value).tuning_factor
         if unit == 0:
             raise _solve_error(solve, "weight_decay is 0 in the new recipe", "give it a weight decay")
         value = factor / unit
@@ -232,27 +233,29 @@ def _follow_sde(old: Recipe, changed: Recipe, solve: str, names: set[str]) -> Tr
         raise ArgumentError(
             "rule", "factor where more than the batch size changes", "sde", "change batch_size alone, without solve"
         )
-    kappa = changed.batch_size / old.batch_size
-    if rule_of(old.optimizer).coupled:
-        new = dataclasses.replace(changed, lr=old.lr * kappa)
+    kappa, power = changed.batch_size / old.batch_size, rule_of(old.optimizer).sde_power
+    if power is None:
+        raise ArgumentError("rule", f"factor for {old.optimizer}", "sde", "no such equation is known for its updates")
+    lr = old.lr * kappa**power
+    adaptive = not rule_of(old.optimizer).coupled
+    if not adaptive:
+        new = dataclasses.replace(changed, lr=lr)
         solved: tuple[str, ...] = ("lr",)
-    elif old.optimizer == "adamw":
+    else:
         beta2 = _beta2(old)
         assert beta2 is not None
         betas: dict[str, Any] = {"momentum": 1 - kappa * (1 - old.momentum), "beta2": 1 - kappa * (1 - beta2)}
         for name, value in betas.items():
             if value < 0:
                 raise _solve_error(name, f"it would have to be {value:.4g}, below 0", "make a smaller change")
-        decay = old.weight_decay * (kappa if old.convention == "independent" else math.sqrt(kappa))
-        new = dataclasses.replace(changed, lr=old.lr * math.sqrt(kappa), weight_decay=decay, **betas)
+        decay = weight_decay_of(old.convention, lr, kappa * old.intrinsic_lr)
+        new = dataclasses.replace(changed, lr=lr, weight_decay=decay, **betas)
         solved = ("lr", "weight_decay", "momentum", "beta2")
-    else:
-        raise ArgumentError("rule", f"factor for {old.optimizer}", "sde", "no such equation is known for its updates")
     promise = (
         "The rule sde promises that the run follows the same equation per sample as long as steps are small and mostly "
         "noise; it keeps F too, and moves the learning rate, which a kept F does not need."
     )
-    epsilon = [f"AdamW's eps is to be divided by {math.sqrt(kappa):.3g} as well."] if old.optimizer == "adamw" else []
+    epsilon = [f"The optimizer's eps is to be divided by {math.sqrt(kappa):.3g} as well."] if adaptive else []
     return Transfer(
         recipe=new,
         interval=None,
@@ -279,8 +282,8 @@ def _summary(old: Recipe, new: Recipe, solved: tuple[str, ...]) -> str:
             keeps.append(f"{spoken} at {value:.4g}")
     if not sets:
         return f"Keep {' and '.join(keeps)}: nothing else has to change."
-    kept = f" and keep {' and '.join(keeps)}" if keeps else ""
-    return f"Set {', '.join(sets)}{kept}."
+    keeping = f" and keep {' and '.join(keeps)}" if keeps else ""
+    return f"Set {', '.join(sets)}{keeping}."
 
 
 def _short_summary(new: Recipe) -> str:
@@ -377,7 +380,7 @@ def _batch_note(new: Recipe, tokens_per_sample: float | None, *, once: bool) -> 
     check_number("tokens_per_sample", tokens_per_sample, low=0, low_open=True, cure="give the length of a sequence")
     tokens = new.samples * tokens_per_sample
     limit, batch = horizon.critical_batch(tokens), new.batch_size * tokens_per_sample
-    verdict = "above it: expect a loss that no rule mends" if batch > limit else "below it"
+    verdict = "above it: expect a loss that no rule makes up for" if batch > limit else "below it"
     return (
         f"{rule}: about {limit:.2g} tokens for a run of {tokens:.3g}, within 0.01 nats of the best batch in StepLaw's "
         f"sweeps (benchmarks/results/rules.md); the new batch of {batch:.3g} is {verdict}."

@@ -18,7 +18,7 @@ from isogon.report._drawing import PLOTLY_CONFIG, check_target
 POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
 
 
-def _asset(name: str) -> str:
+def asset(name: str) -> str:
     """A style or script of `report/assets`, on lines of its own as in a page."""
     return "\n" + (files("isogon.report.assets") / name).read_text(encoding="utf-8")
 
@@ -91,11 +91,11 @@ def write_html(text: str, path: str | os.PathLike[str], *, name: str = "path") -
 
 
 # For pages that are texts with figures between them.
-_ARTICLE_STYLE = _asset("article.css")
+_ARTICLE_STYLE = asset("article.css")
 # Draws each figure of the element `figures` at the place that has its name.
-_ARTICLE_SCRIPT = _asset("article.js")
+_ARTICLE_SCRIPT = asset("article.js")
 
 
-STYLE = _asset("run.css")
+STYLE = asset("run.css")
 
-SCRIPT = _asset("run.js")
+SCRIPT = asset("run.js")

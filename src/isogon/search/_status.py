@@ -44,7 +44,7 @@ class Progress:
     def read(cls, folder: str | os.PathLike[str]) -> Progress:
         root = Path(folder)
         try:
-            study = Study.made(read_json(root / STUDY, STUDY))
+            study = Study.from_tables(read_json(root / STUDY, STUDY))
         except IsogonError as error:
             rule, reason = "one that isogon search has started", str(error).rstrip(".")
             raise ArgumentError("study folder", rule, str(folder), reason) from None

@@ -58,8 +58,8 @@ def viewed_argument(node: fx.Node) -> fx.Node | None:
         if short_name(pack) == "meshgrid" and isinstance(pack.args[0], list | tuple) and isinstance(place, int):
             return _as_node(pack.args[0][place])
         # Results beside each other, such as values and indices, are tensors of their own.
-        own = hasattr(pack.target, "_schema") and viewed_argument(pack) is None and written_argument(pack) is None
-        return None if own else pack
+        separate = hasattr(pack.target, "_schema") and viewed_argument(pack) is None and written_argument(pack) is None
+        return None if separate else pack
     schema = getattr(node.target, "_schema", None)
     if schema is None:
         return None

@@ -192,13 +192,13 @@ class Operation(Doubts):
         unequal = np.isnan(degree) & ~broken
         varies = a.varies | b.varies
         both = a.broken & b.broken  # perhaps by one common factor
-        one = st.one_shift(a, b)
+        common = st.one_shift(a, b)
         # Shifts of two parts may add up to one of the whole.
-        sure = st.both_sure(*(np.where(one, x.sure_of_parts, x.sure) for x in (a, b)))
+        sure = st.both_sure(*(np.where(common, x.sure_of_parts, x.sure) for x in (a, b)))
         if opposed ^ a.turned ^ b.turned:
             # The two may be the same, and cancel, but for what varies where the other does not.
             differ = a.sure_of_parts & ~b.shift | b.sure_of_parts & ~a.shift
-            sure = np.where(one, differ & st.EVERY_DIM, sure)
+            sure = np.where(common, differ & st.EVERY_DIM, sure)
         out = a.plain().with_(
             degree=degree,
             reason=np.where(none_a, rb, np.where(none_b, ra, st.worse(ra, rb))),

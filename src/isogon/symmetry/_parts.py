@@ -1,6 +1,6 @@
 """Tensors put side by side, and found again by a slice: each is judged as if it had never been beside the others.
 
-A class token passes through the same norms and linear layers as the tokens of an image, and is taken out again.
+A class token passes through the same norms and linear layers as the tokens of an image, and is moved_parts out again.
 `Facts.parts` holds the states of what was put side by side, and every operation that treats each of them by itself is
 judged for each, too. A slice of one of them is then made of that one's state alone.
 """
@@ -171,14 +171,14 @@ def _take(op: Operation, x: State, dim: int, parts: Sequence[State], where: torc
     numbers, counts = torch.unique_consecutive(line, return_counts=True)
     if len(set(numbers.tolist())) < len(numbers):
         return whole
-    taken, start = [], 0
+    moved_parts, start = [], 0
     for number, size in zip(numbers.tolist(), counts.tolist(), strict=True):
         shape = _resize(whole.shape, place, size)
-        taken.append(_move_part(op, x, dim, parts, int(number), table, shape, (place, start, size)))
+        moved_parts.append(_move_part(op, x, dim, parts, int(number), table, shape, (place, start, size)))
         start += size
-    if len(taken) < len(parts):
-        whole = concatenate(op, taken, place)
-    return replace(whole, facts=replace(whole.facts, parts=(place, tuple(taken))))
+    if len(moved_parts) < len(parts):
+        whole = concatenate(op, moved_parts, place)
+    return replace(whole, facts=replace(whole.facts, parts=(place, tuple(moved_parts))))
 
 
 def _move_part(

@@ -40,6 +40,11 @@ class UpdateRule:
     classes: tuple[str, ...]
     #: what a parameter group has besides, such as {"nesterov": True}
     flags: Mapping[str, Any]
+    #: the optimizer's state → the power of c that it is multiplied by when the weights are multiplied by c
+    buffers: Mapping[str, int]
+    #: how the learning rate follows a batch κ times as large along one stochastic differential equation: as κ to this
+    #: power; None where no such equation is known
+    sde_power: float | None = None
     #: β₂ where none is given; None for a rule without one
     beta2: float | None = None
     #: β₂ must be below this
@@ -204,6 +209,8 @@ _ENTRIES = (
         norm=_heavy_ball_norm,
         classes=("sgd",),
         flags={"nesterov": False},
+        buffers={"momentum_buffer": -1},
+        sde_power=1.0,
     ),
     UpdateRule(
         "nesterov",
@@ -213,6 +220,8 @@ _ENTRIES = (
         norm=_nesterov_norm,
         classes=("sgd",),
         flags={"nesterov": True},
+        buffers={"momentum_buffer": -1},
+        sde_power=1.0,
     ),
     UpdateRule(
         "adamw",
@@ -222,6 +231,8 @@ _ENTRIES = (
         norm=_adamw_norm,
         classes=("adamw",),
         flags={},
+        buffers={"exp_avg": -1, "exp_avg_sq": -2, "max_exp_avg_sq": -2},
+        sde_power=0.5,
         beta2=0.999,  # PyTorch's
     ),
     UpdateRule(
@@ -232,6 +243,7 @@ _ENTRIES = (
         norm=_lion_norm,
         classes=("lion",),
         flags={},
+        buffers={"exp_avg": -1},
         beta2=0.99,  # its paper's
         most_beta2=0.9999,  # the law sums about 40/(1 − β₂) terms
         remembers_beta2=True,
@@ -245,6 +257,7 @@ _ENTRIES = (
         norm=None,
         classes=("muon",),
         flags={},
+        buffers={"momentum_buffer": -1},
         approximate=True,
     ),
 )

@@ -167,14 +167,14 @@ def _matrices(members: Sequence[str], parameters: Mapping[str, nn.Parameter]) ->
     return sum(weight is not None and weight.dim() >= 2 for weight in weights)
 
 
-def _name_group(members: Sequence[str], matrices: int, taken: Mapping[str, Any]) -> str:
+def _name_group(members: Sequence[str], matrices: int, used: Mapping[str, Any]) -> str:
     """`group:residual` for the largest with three matrices or more, else what its members' names have in common."""
-    if matrices >= 3 and RESIDUAL not in taken:
+    if matrices >= 3 and RESIDUAL not in used:
         return RESIDUAL
     parts = [name.split(".") for name in members]
     common = [column[0] for column in takewhile(lambda column: len(set(column)) == 1, zip(*parts, strict=False))]
     name = f"group:{'.'.join(common) or members[0]}"
-    return name if name not in taken else f"group:{members[0]}"
+    return name if name not in used else f"group:{members[0]}"
 
 
 def _describe_silence(scale_map: ScaleMap, answer: Symmetries | None) -> str:

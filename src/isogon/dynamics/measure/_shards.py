@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def refuse_flat_shards(model: nn.Module, optimizers: Sequence[Any]) -> None:
-    """Refuse what keeps the weights of several layers in one flat array, where no layer can be told from another."""
+    """Refuse what keeps the weights of several layers in one flat array, in which no layer can be found."""
     fsdp = sys.modules.get("torch.distributed.fsdp")
     if fsdp is not None and any(isinstance(module, fsdp.FullyShardedDataParallel) for module in model.modules()):
         raise ArgumentError(

@@ -24,7 +24,7 @@ from isogon.dynamics.measure._shards import add_up, local_part, shard_groups
 from isogon.dynamics.measure._sum_names import GRADIENT_POWER, EpochSum, StepSum
 from isogon.dynamics.measure._sums import sums_for
 from isogon.errors import IsogonError
-from isogon.theory import Floats
+from isogon.theory import COUPLED, Floats
 
 
 class ParametersChangedError(IsogonError):
@@ -244,8 +244,8 @@ class Watch:
     @torch.no_grad()
     def _measure_gradient(self) -> None:
         gradients = read_gradients(self._parameters)
-        # Only heavy-ball buffers enter h; Muon has others of the same name.
-        buffers = self._buffers.now() if self.kind == "sgd" else []
+        # Only buffers that weight decay passes through enter h; Muon has others of the same name.
+        buffers = self._buffers.now() if self.kind in COUPLED else []
         if self._shard_groups:
             gradients = [None if g is None else local_part(g) for g in gradients]
             buffers = [None if v is None else local_part(v) for v in buffers]

@@ -24,7 +24,7 @@ from isogon.lab.data._drawn import read_drawn_folders
 from isogon.lab.data._folders import read_image_folder, read_tiny_imagenet, split_size
 from isogon.lab.data._npz import read_npz
 from isogon.lab.data._subsets import balanced_subset
-from isogon.lab.data._text import STDLIB, is_text, read_name, read_stdlib, read_text_files
+from isogon.lab.data._text import CONTEXT, STDLIB, TEXT, is_text, read_name, read_stdlib, read_text_files
 
 _WITHOUT_FILES: dict[str, Callable[[], Arrays]] = {
     "fashion-mini": fashion_mini.unpack,
@@ -38,8 +38,14 @@ _BELOW_ROOT: dict[str, Callable[[Path], Arrays]] = {
     "cifar100": lambda root: cifar.read_cifar(cifar.CIFAR100, root),
     "tiny-imagenet": read_tiny_imagenet,
 }
-#: what `load` knows by name; the last three take a path
-NAMES = (*_WITHOUT_FILES, STDLIB, *_BELOW_ROOT, "imagefolder:PATH", "npz:PATH", "text:PATH")
+#: by the kind that stands before a path, "imagefolder:PATH"; the second argument is an option of the name
+_BY_PATH: dict[str, Callable[[Path, int | None], Arrays]] = {
+    "imagefolder": read_image_folder,
+    "npz": lambda path, _: read_npz(path),
+    TEXT: lambda path, context: read_text_files(path, context or CONTEXT),
+}
+#: what `load` knows by name
+NAMES = (*_WITHOUT_FILES, STDLIB, *_BELOW_ROOT, *(f"{kind}:PATH" for kind in _BY_PATH))
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,7 +165,7 @@ def _full(name: str, root: Path | str | None = None) -> _Full:
     if is_text(name):
         text = read_name(name)
         place = Path() if text.path is None else Path(text.path).expanduser().resolve()
-        return _read(STDLIB if text.path is None else "text", place, text.context)
+        return _read(STDLIB if text.path is None else TEXT, place, text.context)
     kind, colon, rest = name.partition(":")
     if colon:
         path, size = split_size(rest) if kind == "imagefolder" else (rest, None)
@@ -176,7 +182,7 @@ def check_name(name: str) -> None:
     if kind == "imagefolder" and rest:
         split_size(rest)
     known = name in (*_WITHOUT_FILES, *_BELOW_ROOT) if isinstance(name, str) else False
-    if (not known and not (rest and kind in ("imagefolder", "npz"))) or "\0" in name:
+    if (not known and not (rest and kind in _BY_PATH)) or "\0" in name:
         raise ArgumentError("name", "one of " + ", ".join(NAMES), name, "write fashion-mini, for example")
 
 
@@ -188,13 +194,10 @@ def data_root(root: Path | str | None = None) -> Path:
 @lru_cache(maxsize=4)
 def _read(kind: str, place: Path, option: int | None) -> _Full:
     """`option` is the size of images or the context of text, where a name gives it."""
-    if kind in (STDLIB, "text"):
-        assert option is not None
-        arrays = read_stdlib(option) if kind == STDLIB else read_text_files(place, option)
-    elif kind == "npz":
-        arrays = read_npz(place)
-    elif kind == "imagefolder":
-        arrays = read_image_folder(place, option)
+    if kind == STDLIB:
+        arrays = read_stdlib(option or CONTEXT)
+    elif kind in _BY_PATH:
+        arrays = _BY_PATH[kind](place, option)
     elif kind in _WITHOUT_FILES:
         arrays = _WITHOUT_FILES[kind]()
     else:

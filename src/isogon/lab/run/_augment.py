@@ -120,7 +120,7 @@ class ResizedCrop:
         return torch.cat([places, mirror], 1)
 
     def boxes(self, drawn: Tensor, height: int, width: int) -> Tensor:
-        """The boxes (top, left, height, width) that the draws mean for images of this size, as whole numbers."""
+        """The boxes (top, left, height, width) that random numbers mean for images of this size, as whole numbers."""
         # In float64, so that devices practically never round to different boxes.
         shares = drawn.double()
         areas, ratios = shares[:, :TRIES], shares[:, TRIES : 2 * TRIES]

@@ -19,14 +19,14 @@ from isogon.lab.run._config import Config
 
 @dataclass(frozen=True)
 class Epoch:
-    """The samples of an epoch in the order of use, and the random draws for each."""
+    """The samples of an epoch in the order of use, and the random numbers of each."""
 
     samples: Tensor
     drawn: Tensor
     batch_size: int
 
     def batches(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """For each step the places of its samples in the training set, and their draws."""
+        """For each step the places of its samples in the training set, and their random numbers."""
         return zip(torch.split(self.samples, self.batch_size), torch.split(self.drawn, self.batch_size), strict=True)
 
 

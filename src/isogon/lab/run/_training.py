@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
+from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,14 @@ from isogon.optim import drive, split_groups
 from isogon.schedules import Balanced, Exponential, from_name
 
 _TYPES = {"float32": torch.float32, "bfloat16": torch.float32, "float64": torch.float64}
+
+
+class EpochTotal(IntEnum):
+    """Places in `Training.sums`; the kernel of `lab/gpu/fused/_loss.py` adds to the same ones."""
+
+    LOSS = 0
+    RIGHT = 1
+    LABELS = 2
 
 
 class Training:
@@ -123,8 +132,8 @@ class Training:
         #: one row per epoch
         self.history: list[dict[str, Any]] = []
         self.diverged = False
-        #: loss, right answers and labels of the epoch under way
-        self.sums = torch.zeros(3, dtype=torch.float64, device=self.device)
+        #: of the epoch under way, see `EpochTotal`
+        self.sums = torch.zeros(len(EpochTotal), dtype=torch.float64, device=self.device)
         self._started = 0.0
         try:
             self._resume()
@@ -195,9 +204,9 @@ class Training:
     def note(self, loss: Tensor, outputs: Tensor, labels: Tensor) -> None:
         """Count a mean loss and its outputs towards the epoch's row; nothing waits for the device."""
         right = (outputs.argmax(-1) == labels).sum()
-        self.sums[0] += loss.detach() * labels.numel()
-        self.sums[1] += right
-        self.sums[2] += labels.numel()
+        self.sums[EpochTotal.LOSS] += loss.detach() * labels.numel()
+        self.sums[EpochTotal.RIGHT] += right
+        self.sums[EpochTotal.LABELS] += labels.numel()
 
     def step(self) -> None:
         if self.config.clip is not None:

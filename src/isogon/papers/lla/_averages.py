@@ -146,7 +146,7 @@ def _experiment(number: int, momentum: float, title: str) -> Experiment:
         choices=(
             *CHOICES,
             "Rates are not printed: η = 0.4 (0.1 with momentum 0.9), λ = 5e-4. Snapshots every 1,000 epochs from 2,000 "
-            "to 8,000; normalisation statistics anew for every network, from an epoch of augmented training images.",
+            "to 8,000; normalisation statistics of each network from an epoch of augmented training images.",
         ),
     )
 

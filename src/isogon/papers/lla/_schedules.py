@@ -268,8 +268,8 @@ def _merging_experiment(number: int, net: str, title: str, data: str, accuracy: 
         show=_show_panels(title),
         choices=(
             *CHOICES,
-            "Training goes on for 200 epochs after the last operation. Agreement is a point of accuracy or 10 % of the "
-            "effective rate, two standard errors allowed for.",
+            "Training continues for 200 epochs after the last operation. Agreement is a point of accuracy or 10 % of "
+            "the effective rate, two standard errors allowed for.",
             "Small scale has a tenth of the epochs and three seeds.",
         ),
     )
@@ -297,7 +297,7 @@ EXPERIMENTS = (
         show=_show_panels("PreResNet32 on CIFAR-10"),
         choices=(
             *CHOICES,
-            "Training goes on for 1,000 epochs after epoch 8,000. Small scale has a twentieth of the epochs.",
+            "Training continues for 1,000 epochs after epoch 8,000. Small scale has a twentieth of the epochs.",
         ),
     ),
     _merging_experiment(12, "vgg16", "VGG16 on CIFAR-10", "cifar10", 94),

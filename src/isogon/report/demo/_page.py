@@ -13,15 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from isogon.report._drawing import COLOURS, plotly_layout, six_digits
-from isogon.report._page_parts import article, write_html
+from isogon.report._page_parts import article, asset, write_html
 
 if TYPE_CHECKING:
     import pandas as pd
 
-_STYLE = """
-body { max-width: 1000px; }
-.figure { height: 430px; }
-"""
+_STYLE = asset("demo.css")
 _DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 
 

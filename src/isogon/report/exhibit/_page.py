@@ -10,22 +10,12 @@ from collections.abc import Sequence
 from html import escape
 from pathlib import Path
 
-from isogon.report._page_parts import article, write_html
+from isogon.report._page_parts import article, asset, write_html
 from isogon.report.exhibit._cells import LEGEND, CellText, cell_texts
 from isogon.report.exhibit._exhibits import Showing, TableExhibit
 from isogon.report.exhibit._figures import plotly_panels
 
-_STYLE = """
-body { max-width: 1200px; }
-.figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(26rem, 100%), 1fr)); gap: .6rem; }
-.figure { height: 420px; }
-.table { overflow-x: auto; }
-td.marked { background: #fff3b0; }
-td small { color: #556; white-space: nowrap; }
-th:first-child { text-align: left; }
-.findings li.holds { border-color: #009E73; background: #eefaf5; }
-.findings li.fails { border-color: #D55E00; background: #fdf3ec; }
-"""
+_STYLE = asset("exhibit.css")
 
 
 def write_exhibit_page(showing: Showing, path: str | os.PathLike[str]) -> Path:

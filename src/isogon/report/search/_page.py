@@ -13,18 +13,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from isogon.errors import last_line, without_secrets
-from isogon.report._page_parts import article, fact_spans, write_html
+from isogon.report._page_parts import article, asset, fact_spans, write_html
 from isogon.report.search._figures import accuracy_figure, angle_figure, cost_figure, trend_figure
 
 if TYPE_CHECKING:
     from isogon.search import Outcome
 
-_STYLE = """
-body { max-width: 1050px; }
-.figure { height: 460px; }
-#cost { height: 230px; }
-td:last-child { text-align: left; overflow-wrap: anywhere; }
-"""
+_STYLE = asset("search.css")
 
 
 def write_search_page(

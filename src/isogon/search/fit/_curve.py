@@ -120,8 +120,8 @@ def fit_curve(
     >>> round(curve.tuning_factor, 6), round(curve.height, 6), curve.edge, curve.flat
     (0.1, 90.0, None, False)
     """
-    check_whole("seed", seed, low=0, cure="any whole number fixes the draws")
-    check_whole("bootstrap", bootstrap, low=100, high=10**6, cure="2000 draws are plenty")
+    check_whole("seed", seed, low=0, cure="any whole number fixes the samples")
+    check_whole("bootstrap", bootstrap, low=100, high=10**6, cure="2000 samples are plenty")
     if noise is not None:
         noise = check_number("noise", noise, low=0, cure="give the standard deviation of one run's accuracy")
     if step is not None:

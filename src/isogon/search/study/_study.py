@@ -238,7 +238,7 @@ class RayTable(_Table):
         try:
             _ = self.settings
         except ArgumentError as error:
-            raise ValueError(f"has a slip: {str(error).removesuffix('.')}") from None
+            raise ValueError(f"is not right: {str(error).removesuffix('.')}") from None
         return self
 
     @property
@@ -277,10 +277,15 @@ class Study(_Table):
 
     @classmethod
     def read(cls, file: str | os.PathLike[str]) -> Study:
-        return cls.made(read_toml(file, "study"))
+        return cls.from_tables(read_toml(file, "study"))
 
     @classmethod
     def made(cls, content: dict[str, Any]) -> Study:
+        """The name of `from_tables` in version 0.1, for one version more."""
+        return cls.from_tables(content)
+
+    @classmethod
+    def from_tables(cls, content: dict[str, Any]) -> Study:
         """A study from the tables as dictionaries."""
         try:
             study = cls.model_validate(content)
@@ -372,7 +377,7 @@ def _sentence(error: ValidationError) -> IsogonError:
     rule = first["msg"].removeprefix("Value error, ").removeprefix("Input should be ")
     if kind == "value_error":
         return IsogonError(f"study table {key or 'top'} {rule}.")
-    return ArgumentError(f"study key {key}", rule, first["input"], "mend it in the file")
+    return ArgumentError(f"study key {key}", rule, first["input"], "correct it in the file")
 
 
 def _nearest(place: tuple[int | str, ...]) -> str:

@@ -74,7 +74,7 @@ def storage_of(study: Study, folder: Path) -> tuple[str, str]:
     if not with_driver(storage).startswith("postgresql+"):
         # Others have no lock under which several coordinators could plan.
         rule = "sqlite or the address of a PostgreSQL database"
-        raise ArgumentError("study key run.storage", rule, without_secrets(storage), "mend it in the file")
+        raise ArgumentError("study key run.storage", rule, without_secrets(storage), "correct it in the file")
     return storage, study.run.name or folder.resolve().name
 
 

@@ -7,13 +7,12 @@ had luck. A trial that is to stop finds a file in its folder, so that it stays s
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import get_args
 
 from isogon.errors import MissingExtraError, check_choice
 from isogon.lab import STOP
-from isogon.search.study import Pruner, Study
+from isogon.search.study import Study
 from isogon.search.trials._ledger import Ledger, StoredTrial, TrialStatus
 
 try:
@@ -23,12 +22,18 @@ except ImportError as error:  # pragma: no cover - exercised in a subprocess
     raise MissingExtraError("optuna", extra="search", purpose="to stop trials early") from error
 
 
+#: name in a study → what makes it for trials of so many epochs
+PRUNERS: Mapping[str, Callable[[int], optuna.pruners.BasePruner]] = {
+    "none": lambda _: optuna.pruners.NopPruner(),
+    "median": lambda _: optuna.pruners.MedianPruner(),
+    "hyperband": lambda epochs: optuna.pruners.HyperbandPruner(max_resource=epochs),
+}
+
+
 def make_pruner(name: str, *, epochs: int) -> optuna.pruners.BasePruner:
     """Optuna's pruner of that name, for trials that report after each of `epochs` epochs."""
-    check_choice("pruner", name, get_args(Pruner))
-    if name == "hyperband":
-        return optuna.pruners.HyperbandPruner(max_resource=epochs)
-    return optuna.pruners.MedianPruner() if name == "median" else optuna.pruners.NopPruner()
+    check_choice("pruner", name, PRUNERS)
+    return PRUNERS[name](epochs)
 
 
 def judge_of(study: Study, ledger: Ledger) -> PruningJudge:

@@ -225,7 +225,7 @@ class _Ones:
         self.steps += 1
         start = len(trail)
         if self.steps <= _MOST_STEPS and self._set(unknown, 1, trail) and self._force(self.of[unknown], trail):
-            row = next((row for one in trail if self.values[one] == 1 for row in self._open_rows(one)), None)
+            row = next((row for member in trail if self.values[member] == 1 for row in self._open_rows(member)), None)
             if row is None:
                 return frozenset(place for place in trail if self.values[place] == 1)
             for choice in sorted((u for u in self.rows[row] if self.values[u] is None), reverse=True):

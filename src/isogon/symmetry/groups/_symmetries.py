@@ -123,16 +123,6 @@ class _FormWalk(Walk):
     def record(self, node: fx.Node, op: Operation, states: list[State], result: Any) -> None:
         """Nothing breaks here."""
 
-    def unknown_names(self) -> list[str]:
-        """The unknowns as users write them: `c_attn.weight[q]` for a slice."""
-        names = []
-        for name in self.names:
-            if name in self.slices:
-                names += [f"{name}[{part}]" for part in self.slices[name].names(name)]
-            else:
-                names.append(name)
-        return names
-
 
 def _answer(traced: Traced, walk: _FormWalk) -> Symmetries:
     count = sum(map(len, walk.rows.values()))

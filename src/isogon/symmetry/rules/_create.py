@@ -35,7 +35,7 @@ def from_values(op: Operation, *tensors: Any, **_: Any) -> State:
 
 @register_rule("aten.bernoulli", "aten.multinomial", "aten.poisson")
 def sample(op: Operation, self: State, *args: Any, **named: Any) -> State:
-    """Draws whose probabilities are given by `self`, or by the argument of the in-place form."""
+    """Samples whose probabilities are given by `self`, or by the argument of the in-place form."""
     if op.name.split(".")[1].endswith("_"):
         given = named.get("p", args[0] if args else 0.5)
         return op.constant() if not isinstance(given, State) else op.lift(op.require_zero(given), op.shape)

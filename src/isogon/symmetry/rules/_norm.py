@@ -84,10 +84,7 @@ def batch_norm(
         return _given_statistics(op, input, weight, bias, running_mean, running_var, eps, "the module is in eval mode")
     if running_mean is not None:
         op.book.averaged[op.module] = input
-    over = [d for d in range(input.ndim) if d != 1]
-    op.assume_small(eps)
-    _note_pairs(op, input, over)
-    return _affine(op, op.normalise(input, over), weight, bias, [1])
+    return _per_channel(op, input, [d for d in range(input.ndim) if d != 1], weight, bias, eps)
 
 
 @register_rule("aten.instance_norm")
@@ -106,7 +103,12 @@ def instance_norm(
     if not use_input_stats:
         why = "the module is in eval mode and tracks them"
         return _given_statistics(op, input, weight, bias, running_mean, running_var, eps, why)
-    over = list(range(2, input.ndim))
+    return _per_channel(op, input, list(range(2, input.ndim)), weight, bias, eps)
+
+
+def _per_channel(
+    op: Operation, input: State, over: list[int], weight: State | None, bias: State | None, eps: float
+) -> State:
     op.assume_small(eps)
     _note_pairs(op, input, over)
     return _affine(op, op.normalise(input, over), weight, bias, [1])

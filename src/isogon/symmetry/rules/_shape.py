@@ -196,17 +196,17 @@ def concatenate(op: Operation, tensors: Sequence[State], dim: int) -> State:
         sizes += x.sizes if x.runs > 1 else (x.shape[dim],)
     shift, why, ray, varies = parts[0].shift, parts[0].shift_reason, parts[0].ray, 0
     sure, alike = parts[0].sure, np.ones_like(parts[0].shifted)
-    some, every = np.zeros_like(alike), np.ones_like(alike)
+    any_sure, every = np.zeros_like(alike), np.ones_like(alike)
     common = np.ones_like(parts[0].shifted)  # rows in which all parts are broken, perhaps by one factor, or zero
     for x in parts:
         shift, why, ray = shift | x.shift, st.worse(why, x.shift_reason), ray | x.ray
         varies |= x.varies
         common &= x.broken | x.vanishing
         sure, alike = sure | x.sure, alike & (x.sure == parts[0].sure)
-        some, every = some | (x.sure != 0), every & x.shifted
+        any_sure, every = any_sure | (x.sure != 0), every & x.shifted
     along = 1 << dim
     # Shifts of all parts may be one; what only some have varies from one part to the next.
-    sure = np.where(alike, sure, sure & st.EVERY_DIM | np.where(some & ~every, along, 0))
+    sure = np.where(alike, sure, sure & st.EVERY_DIM | np.where(any_sure & ~every, along, 0))
     return st.merge_runs(
         parts[0]
         .plain()

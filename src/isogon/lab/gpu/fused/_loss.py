@@ -48,7 +48,7 @@ def _cross_entropy(logits, labels, gradient, loss, sums, samples, classes, ROWS:
 
 
 def cross_entropy_with_sums(logits: torch.Tensor, labels: torch.Tensor, sums: torch.Tensor) -> torch.Tensor:
-    """The mean loss; `sums` (three float64) grow by the loss of all samples, the right answers, and the samples."""
+    """The mean loss; `sums` (float64, in the order of `EpochTotal`) grow by those of these samples."""
     return _CrossEntropyWithSums.apply(logits, labels, sums)  # type: ignore[no-any-return,no-untyped-call]
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from isogon.errors import ArgumentError, check_choice, check_whole
-from isogon.nets._norms import NORMS
+from isogon.nets.layers._norms import NORMS
 
 Scheme = Literal["kaiming", "ntk", "kaiming*1000", "kaiming*0.001"]
 _FACTORS = {"kaiming": 1.0, "kaiming*1000": 1e3, "kaiming*0.001": 1e-3}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
 import torch
@@ -10,7 +11,6 @@ from torch import nn
 from isogon.errors import check_choice, check_whole
 
 NormKind = Literal["batch", "ghost", "group", "layer", "instance"]
-NORM_KINDS: tuple[NormKind, ...] = ("batch", "ghost", "group", "layer", "instance")
 
 
 class _GhostBatchNorm(nn.modules.batchnorm._BatchNorm):
@@ -91,6 +91,29 @@ NORMS = (
 )
 
 
+def _layer_norm(channels: int, affine: bool, _ghost_batch: int) -> nn.Module:
+    return nn.LayerNorm(channels, elementwise_affine=affine)
+
+
+#: (channels, affine, ghost_batch) → a module
+_Maker = Callable[[int, bool, int], nn.Module]
+#: kind → what makes it for features, and for images
+_MAKERS: Mapping[NormKind, tuple[_Maker, _Maker]] = {
+    "batch": (
+        lambda channels, affine, _: nn.BatchNorm1d(channels, affine=affine),
+        lambda channels, affine, _: nn.BatchNorm2d(channels, affine=affine),
+    ),
+    "ghost": (
+        lambda channels, affine, ghost_batch: GhostBatchNorm1d(channels, ghost_batch, affine=affine),
+        lambda channels, affine, ghost_batch: GhostBatchNorm2d(channels, ghost_batch, affine=affine),
+    ),
+    "group": (_layer_norm, lambda channels, affine, _: nn.GroupNorm(_group_count(channels), channels, affine=affine)),
+    "layer": (_layer_norm, lambda channels, affine, _: nn.GroupNorm(1, channels, affine=affine)),
+    "instance": (_layer_norm, lambda channels, affine, _: nn.InstanceNorm2d(channels, affine=affine)),
+}
+NORM_KINDS = tuple(_MAKERS)
+
+
 def make_norm(kind: NormKind, channels: int, *, affine: bool = True, ghost_batch: int = 64, dim: int = 2) -> nn.Module:
     """A normalisation of (N, C, H, W) activations (`dim=2`) or of (N, C) features (`dim=1`).
 
@@ -108,15 +131,8 @@ def make_norm(kind: NormKind, channels: int, *, affine: bool = True, ghost_batch
     """
     check_choice("kind", kind, NORM_KINDS, cure="for example batch")
     check_whole("dim", dim, low=1, high=2, cure="write 2 for images, 1 for features")
-    if kind == "batch":
-        return (nn.BatchNorm2d if dim == 2 else nn.BatchNorm1d)(channels, affine=affine)
-    if kind == "ghost":
-        return (GhostBatchNorm2d if dim == 2 else GhostBatchNorm1d)(channels, ghost_batch, affine=affine)
-    if dim == 1:
-        return nn.LayerNorm(channels, elementwise_affine=affine)
-    if kind == "instance":
-        return nn.InstanceNorm2d(channels, affine=affine)
-    return nn.GroupNorm(_group_count(channels) if kind == "group" else 1, channels, affine=affine)
+    of_features, of_images = _MAKERS[kind]
+    return (of_images if dim == 2 else of_features)(channels, affine, ghost_batch)
 
 
 def _group_count(channels: int) -> int:

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from isogon.nets._layers import Activation, Layers, StemForm, assemble, check_sizes, is_imagenet, scale_channels
-from isogon.nets._squeeze_excitation import SqueezeExcitation
+from isogon.nets.layers._making import Activation, Layers, StemForm, assemble, check_sizes, is_imagenet, scale_channels
+from isogon.nets.layers._squeeze_excitation import SqueezeExcitation
 
 
 class Stage(NamedTuple):

@@ -14,8 +14,8 @@ from typing import Literal
 from torch import nn
 
 from isogon.errors import check_choice, check_number, check_whole
-from isogon.nets._initialisation import sample_weights
-from isogon.nets._norms import NORM_KINDS, NormKind, make_norm
+from isogon.nets.layers._initialisation import sample_weights
+from isogon.nets.layers._norms import NORM_KINDS, NormKind, make_norm
 
 Style = Literal[False, "affine", "plain"]
 StemForm = Literal["cifar", "imagenet"]
