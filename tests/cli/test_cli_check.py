@@ -123,6 +123,8 @@ def test_symmetries_of_the_same_model(isogon):
     code, out, _ = isogon(*text, "--explain", "head.weight")
     assert code == 0
     assert "the output of head" in out
+    code, out, _ = isogon(*text, "--explain", "head.weight", "--json", "--no-verify", "--largest-eps", "1e-4")
+    assert "the output of head" in json.loads(out)["explained"]["head.weight"]
     code, out, err = isogon(*text, "--explain", "haed.weight")
     assert code == 2
     assert "did you mean head.weight" in err

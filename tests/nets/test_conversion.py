@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from isogon import nets
-from isogon.errors import ArgumentError
+from isogon.errors import ArgumentError, IsogonError
 from isogon.nets import GhostBatchNorm2d, _conversion, convert
 
 ZOO_PATH = Path(__file__).with_name("strangers_zoo.py")
@@ -285,6 +285,25 @@ def test_the_keys_that_old_checkpoints_lack_are_named():
     assert not lacking.unexpected_keys
     assert lacking.missing_keys[0] in done.notes[0]
     assert "strict=False" in done.notes[0]
+
+
+def test_a_tokenizers_batch_is_taken_and_what_does_not_fit_gets_a_sentence():
+    class Text(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed, self.act, self.head = nn.Embedding(9, 8), nn.GELU(), nn.Linear(8, 9, bias=False)
+            self.mix = nn.Linear(8, 8)
+            self.head.weight = self.embed.weight
+
+        def forward(self, input_ids):
+            return self.head(self.act(self.mix(self.embed(input_ids))))
+
+    done = convert(Text(), {"input_ids": torch.randint(0, 9, (2, 5))})
+    # Nothing is left that scales along the stream, and the text says what to do.
+    assert any("untie them" in note for note in done.notes)
+    assert "Cure" not in str(done).splitlines()[-2]
+    with pytest.raises(IsogonError, match=r"torch\.export cannot export Text with these inputs"):
+        convert(Text(), "words")
 
 
 def test_a_tied_classifier_says_what_it_freezes():

@@ -6,13 +6,16 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
-from isogon.symmetry import Degree, ScaleMap, check
+from isogon.symmetry import Degree, ScaleMap, Symmetries, check
 from isogon.symmetry._probe import Oracle
 from isogon.symmetry._scale_map import JOINT
+from isogon.symmetry._trace import trace
+from isogon.symmetry.groups._scalings import radial_products
 
 FACTORS = (0.5, 2.0, 3.0)
 # How far weights are drawn from those of the model.
@@ -138,3 +141,37 @@ def confirmed() -> Callable[..., ScaleMap]:
 @pytest.fixture
 def contradicted() -> Callable[..., dict[str, str]]:
     return contradictions
+
+
+def _rank(model: nn.Module, inputs: tuple[Any, ...], kwargs: dict[str, Any], answer: Symmetries) -> int | None:
+    """How many independent sets of powers measuring allows: Σ a⟨w, g⟩ = 0 at many weights, in many directions.
+
+    None where nothing can be measured: an output of zeros.
+    """
+    traced = trace(model, inputs, kwargs)
+    rows: list[Any] = []
+    rounded = False
+    for seed in range(40):
+        oracle = Oracle(traced.model, traced.inputs, traced.kwargs, noise=0.5, seed=seed)
+        rows += list(radial_products(oracle, answer.parts, 4, seed=seed))
+        rounded |= oracle.rounded
+        if len(rows) >= len(answer.names) + 6:
+            break
+    else:
+        return None
+    table = np.array(rows)
+    if not np.isfinite(table).all():
+        return None
+    largest = np.abs(table).max(axis=0)
+    # Outputs have norm 1. Weights matter more or less; what is at rounding for a weight is 0.
+    matters = largest > (1e-5 if rounded else 1e-9)
+    if not matters.any():
+        return len(answer.names)
+    table = table[:, matters] / largest[matters]
+    values = np.linalg.svd(table, compute_uv=False)
+    return int((~matters).sum() + (values < (1e-5 if rounded else 1e-11) * values[0]).sum())
+
+
+@pytest.fixture
+def measured_rank() -> Callable[..., int | None]:
+    return _rank

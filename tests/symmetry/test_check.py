@@ -530,6 +530,8 @@ def test_verification_agrees_and_judges_what_is_unknown(function: Any) -> None:
         "not invariant",
     )
     assert "measured: not invariant" in str(found)
+    assert found.explain("w").endswith("Measured in double precision: not invariant.")
+    assert "Cure" not in found.explain("w")
 
 
 def test_a_wrong_rule_is_caught_loudly(function: Any) -> None:

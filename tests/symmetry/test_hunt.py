@@ -326,6 +326,48 @@ def test_no_answer_is_contradicted_by_measuring_at_length(
     hunt(plan, head, contradicted)
 
 
+# Operations of which nothing but powers takes a scale out: no shifts that a softmax or a norm ignores, no sigmoids.
+RANKED = [
+    "conv", "conv grouped", "conv frozen", "conv circular", "linear no bias", "batch norm plain", "group norm plain",
+    "layer norm plain", "instance norm plain", "rms norm", "weight standardised", "relu", "leaky relu", "abs", "square",
+    "root", "average pool", "max pool", "flip", "roll", "shuffle", "swap halves", "channel last", "cumsum", "sort",
+    "sign gate", "scale scalar", "scale channel", "scale full", "l2", "rms by hand", "mean abs", "gelu",
+    "add", "sub", "mul", "cat", "matmul", "stack",
+]  # fmt: skip
+ranked_steps = st.tuples(st.sampled_from(RANKED), st.sampled_from([0, 0, 0, 1]), st.integers(0, 7))
+
+
+def hunt_ranks(plan: list[tuple[str, int, int]], head: str, measured_rank: Callable[..., int | None]) -> None:
+    """As many scalings are found as measuring allows."""
+    torch.manual_seed(len(plan))
+    model, x = RandomNet(plan, head), torch.randn(BATCH, CHANNELS, SIDE, SIDE)
+    assume(bool(model.body(x).any()))
+    answer = symmetries(model, x)
+    assume(answer.names != ())
+    rank = measured_rank(model, (x,), {}, answer)
+    note(str(answer))
+    assert rank is None or rank == len(answer.basis)
+
+
+@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(st.lists(ranked_steps, min_size=1, max_size=6), st.sampled_from(list(HEADS)))
+@example([("conv", 0, 0), ("gelu", 0, 0), ("sign gate", 1, 0)], "batch norm")  # a branch that is thrown away
+@example([("scale full", 0, 0), ("mul", 0, 1), ("conv", 0, 0), ("rms norm", 0, 0)], "nothing")
+def test_as_many_scalings_are_found_as_there_are(
+    measured_rank: Callable[..., int | None], plan: Any, head: str
+) -> None:
+    hunt_ranks(plan, head, measured_rank)
+
+
+@pytest.mark.slow
+@settings(max_examples=1500, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.lists(ranked_steps, min_size=1, max_size=8), st.sampled_from(list(HEADS)))
+def test_as_many_scalings_are_found_as_there_are_at_length(
+    measured_rank: Callable[..., int | None], plan: Any, head: str
+) -> None:
+    hunt_ranks(plan, head, measured_rank)
+
+
 def hunt_symmetries(plan: list[tuple[str, int, int]], head: str) -> None:
     """Every scaling that is found holds when it is measured, and those of one weight agree with `check`."""
     assume(sum("attention" in name for name, _, _ in plan) <= 1)

@@ -375,6 +375,21 @@ LAYERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], str]] = {
 }
 
 
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+def test_a_norm_does_not_make_a_recurrent_layer_unknown(kind: type[nn.Module], confirmed: Confirmed) -> None:
+    class BetweenNorms(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.before, self.cell, self.after = nn.LayerNorm(4), kind(4, 5), nn.LayerNorm(5)
+
+        def forward(self, x: Tensor) -> Tensor:
+            out: Tensor = self.after(self.cell(self.before(x))[0])
+            return out
+
+    degrees = confirmed(BetweenNorms(), torch.randn(3, 2, 4)).alone
+    assert {degree.verdict for degree in degrees.values()} == {"not invariant"}
+
+
 @pytest.mark.parametrize("name", LAYERS)
 def test_a_layer_gives_the_degree_that_rescaling_finds(name: str, confirmed: Confirmed) -> None:
     build, shape, expected = LAYERS[name]

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from fractions import Fraction
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -16,10 +15,7 @@ from torch import Tensor, nn
 
 from isogon.errors import ArgumentError
 from isogon.symmetry import DisagreementWarning, Symmetries, check, register_rule, remove_rule, symmetries
-from isogon.symmetry._probe import Oracle
-from isogon.symmetry._trace import trace
 from isogon.symmetry.groups._null_space import groups_of_ones
-from isogon.symmetry.groups._scalings import radial_products
 
 Built = tuple[nn.Module, tuple[Any, ...], dict[str, Any]]
 WIDTH, VOCABULARY = 32, 50
@@ -117,14 +113,6 @@ def _image(model: str, config: str, **options: Any) -> Built:
     return _transformers(model, config, image_size=32, **options), (torch.randn(2, 3, 32, 32),), {}
 
 
-def _mixtral() -> Built:
-    model, inputs, kwargs = _text("MixtralForCausalLM", "MixtralConfig", num_key_value_heads=2, num_local_experts=4)
-    for module in model.modules():
-        if hasattr(module, "config"):  # the grouped kernel knows no double precision
-            module.config._experts_implementation = "batched_mm"  # type: ignore[union-attr]
-    return model, inputs, kwargs
-
-
 def _t5() -> Built:
     options = {"vocab_size": VOCABULARY, "d_model": WIDTH, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4}
     return _transformers("T5ForConditionalGeneration", "T5Config", **options), (IDS,), {"decoder_input_ids": IDS[:, :4]}
@@ -144,7 +132,9 @@ QUICK: dict[str, Callable[[], Built]] = {
     "olmo2": lambda: _text("Olmo2ForCausalLM", "Olmo2Config", num_key_value_heads=2),
     "vit": lambda: _image("ViTForImageClassification", "ViTConfig", patch_size=8, **PICTURES),
     "bert": lambda: _text("BertForMaskedLM", "BertConfig"),
-    "mixtral": _mixtral,
+    "mixtral": lambda: _text(
+        "MixtralForCausalLM", "MixtralConfig", num_key_value_heads=2, num_local_experts=4
+    ),
     "plain gpt": lambda: (Plain(), (IDS,), {}),
     "lstm": lambda: (Recurrent(), (IDS,), {}),
     "u-net": lambda: (UNet(), (torch.randn(2, 3, 16, 16),), {}),
@@ -184,6 +174,47 @@ FOUND: dict[str, list[dict[str, int]]] = {
          "model.layers.{}.self_attn.k_proj.weight": -1, "model.layers.{}.self_attn.v_proj.weight": -1},
         {"model.norm.weight": 1, "lm_head.weight": -1},
     ],
+    "mistral": [
+        {"model.layers.{}.self_attn.q_proj.weight": 1, "model.layers.{}.self_attn.k_proj.weight": -1},
+        {"model.layers.{}.self_attn.v_proj.weight": 1, "model.layers.{}.self_attn.o_proj.weight": -1},
+    ],
+    "qwen2": [  # biases travel with their weights
+        {"model.layers.{}.self_attn.q_proj.weight": 1, "model.layers.{}.self_attn.q_proj.bias": 1,
+         "model.layers.{}.self_attn.k_proj.weight": -1, "model.layers.{}.self_attn.k_proj.bias": -1},
+        {"model.layers.{}.self_attn.v_proj.weight": 1, "model.layers.{}.self_attn.v_proj.bias": 1,
+         "model.layers.{}.self_attn.o_proj.weight": -1},
+    ],
+    "qwen3": [
+        {"model.layers.{}.self_attn.q_proj.weight": 1},
+        {"model.layers.{}.self_attn.q_norm.weight": 1, "model.layers.{}.self_attn.k_norm.weight": -1},
+    ],
+    "gemma2": [  # norms follow each projection into the stream, and 1 + γ has no scale of its own
+        {"model.layers.{}.self_attn.o_proj.weight": 1},
+        {"model.layers.{}.self_attn.q_proj.weight": 1, "model.layers.{}.self_attn.k_proj.weight": -1},
+    ],
+    "gemma3": [{"model.layers.{}.self_attn.q_proj.weight": 1}, {"model.layers.{}.mlp.down_proj.weight": 1}],
+    "deit": [
+        {"deit.layers.{}.attention.k_proj.bias": 1},
+        {"deit.layers.{}.attention.q_proj.weight": 1, "deit.layers.{}.attention.q_proj.bias": 1,
+         "deit.layers.{}.attention.k_proj.weight": -1},
+    ],
+    "swin": [
+        {"swin.encoder.layers.{}.blocks.0.attention.v_proj.weight": 1,
+         "swin.encoder.layers.{}.blocks.0.attention.v_proj.bias": 1,
+         "swin.encoder.layers.{}.blocks.0.attention.o_proj.weight": -1},
+        {"swin.layernorm.weight": 1, "swin.layernorm.bias": 1, "classifier.weight": -1},
+    ],
+    "convnext": [
+        {"convnext.encoder.stages.{}.layers.0.dwconv.weight": 1, "convnext.encoder.stages.{}.layers.0.dwconv.bias": 1},
+        {"convnext.encoder.stages.{}.layers.0.pwconv2.weight": 1, "convnext.encoder.stages.{}.layers.0.pwconv2.bias": 1,
+         "convnext.encoder.stages.{}.layers.0.layer_scale_parameter": -1},
+    ],
+    "t5": [
+        {"decoder.block.{}.layer.1.EncDecAttention.q.weight": 1,
+         "decoder.block.{}.layer.1.EncDecAttention.k.weight": -1},
+        {"encoder.block.{}.layer.1.DenseReluDense.wi.weight": 1,
+         "encoder.block.{}.layer.1.DenseReluDense.wo.weight": -1},
+    ],
     "olmo2": [{"model.layers.{}.self_attn.q_norm.weight": 1, "model.layers.{}.self_attn.k_norm.weight": -1}],
     "vit": [{"vit.layernorm.weight": 1, "vit.layernorm.bias": 1, "classifier.weight": -1}],
     "bert": [{"bert.encoder.layer.{}.attention.self.key.bias": 1}],
@@ -200,6 +231,10 @@ STREAM = {
         "model.layers.1.mlp.down_proj.weight",
     },
     "mixtral": {"model.embed_tokens.weight", "model.layers.1.mlp.experts.down_proj"},
+    "mistral": {"model.embed_tokens.weight", "model.layers.0.self_attn.o_proj.weight"},
+    "qwen2": {"model.embed_tokens.weight", "model.layers.1.mlp.down_proj.weight"},
+    "qwen3": {"model.embed_tokens.weight", "model.layers.1.mlp.down_proj.weight"},
+    "deit": {"deit.embeddings.cls_token", "deit.embeddings.distillation_token", "deit.layers.1.mlp.fc2.bias"},
     "vit": {"vit.embeddings.position_embeddings", "vit.embeddings.cls_token", "vit.layers.1.mlp.fc2.bias"},
 }
 
@@ -211,26 +246,8 @@ def build(make: Callable[[], Built]) -> Built:
         return make()
 
 
-def measured_rank(model: nn.Module, inputs: tuple[Any, ...], kwargs: dict[str, Any], answer: Symmetries) -> int:
-    """How many independent sets of powers measuring allows: Σ a⟨w, g⟩ = 0 at many weights, in many directions."""
-    traced = trace(model, inputs, kwargs)
-    rows: list[Any] = []
-    seed, rounded = 0, False
-    while len(rows) < len(answer.names) + 6:
-        oracle = Oracle(traced.model, traced.inputs, traced.kwargs, noise=0.5, seed=seed)
-        rows += list(radial_products(oracle, answer.parts, 4, seed=seed))
-        rounded |= oracle.rounded
-        seed += 1
-    table = np.array(rows)
-    largest = np.abs(table).max(axis=0)
-    # Weights matter more or less; those that do not matter at all stay as small as they are.
-    table /= np.where(largest > (1e-5 if rounded else 1e-9) * largest.max(), largest, largest.max())
-    values = np.linalg.svd(table, compute_uv=False)
-    return int((values < (1e-5 if rounded else 1e-11) * values[0]).sum())
-
-
 @pytest.mark.parametrize("name", [*QUICK, *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
-def test_the_answer_is_all_that_measuring_finds(name):
+def test_the_answer_is_all_that_measuring_finds(name, measured_rank):
     model, inputs, kwargs = build({**QUICK, **SLOW}[name])
     answer = symmetries(model, *inputs, kwargs=kwargs, verify=True)
     assert answer.verification.startswith("verified")
@@ -265,6 +282,80 @@ def test_a_tied_embedding_leaves_one_vector_and_no_group():
     assert stream["transformer.ln_f.weight"] == stream["transformer.ln_f.bias"] == -1
     assert all("bias[k]" in name for group in answer.groups for name in group)
     assert answer.allows({"lm_head.weight": 1}) == answer.allows({"transformer.wte.weight": 1}) is False
+
+
+def test_gammas_that_are_one_plus_a_weight_have_no_power():
+    model, inputs, _ = build(SLOW["gemma3"])
+    answer = symmetries(model, *inputs)
+    assert not any("norm" in name for vector in answer.basis for name in vector)
+
+
+def test_what_has_no_effect_asks_for_nothing():
+    """A branch that is computed and thrown away."""
+
+    class Unused(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.used, self.unused = nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False)
+
+        def forward(self, x: Tensor) -> Tensor:
+            F.gelu(self.unused(x))
+            return F.layer_norm(self.used(x), (4,))
+
+    answer = symmetries(Unused(), torch.randn(3, 4), verify=True)
+    assert answer.allows({"unused.weight": 1})
+    assert answer.without_effect == ("unused.weight",)
+    assert answer.holds
+
+
+def test_what_is_written_through_a_view_has_an_effect():
+    class Written(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Linear(4, 8, bias=False), nn.Linear(4, 4, bias=False)
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = self.a(x)
+            left = y[:, :4]
+            left.copy_(self.b(x))
+            return y
+
+    answer = symmetries(Written(), torch.randn(3, 4), verify=True)
+    assert answer.without_effect == ()
+    assert not answer.allows({"b.weight": 1})
+    assert "no effect" not in check(Written(), torch.randn(3, 4)).explain("b.weight")
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (lambda answer: answer.allows({"weight": "a"}), r"powers\['weight'\] must be a finite number, got 'a'"),
+        (lambda answer: answer.allows({"weight": float("nan")}), r"powers\['weight'\] must be a finite number"),
+        (lambda answer: answer.allows("weight"), "powers must be a mapping of weights to powers"),
+        (lambda answer: answer.explain(["weight"]), "powers must be a mapping of weights to powers"),
+        (lambda answer: symmetries(nn.Linear(4, 3), torch.randn(5, 4), kwargs=[1]), "kwargs must be a mapping"),
+        (lambda answer: symmetries(nn.Linear(4, 3), torch.randn(5, 4), largest_eps=-1), "largest_eps must be"),
+    ],
+)
+def test_bad_questions_get_one_sentence(call, sentence):
+    with pytest.raises(ArgumentError, match=sentence):
+        call(symmetries(nn.Linear(4, 3), torch.randn(5, 4)))
+
+
+def test_the_bound_below_which_a_constant_is_small_is_an_argument():
+    class Root(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.w = nn.Parameter(torch.randn(4))
+
+        def forward(self, x: Tensor) -> Tensor:
+            y = x * self.w
+            return y / (y.square().mean() + 5e-3).sqrt()
+
+    assert not symmetries(Root(), torch.randn(3, 4)).allows({"w": 1})
+    answer = symmetries(Root(), torch.randn(3, 4), largest_eps=1e-2, verify=True)
+    assert answer.allows({"w": 1})
+    assert answer.verification.startswith("verified")
 
 
 def test_slices_of_equal_powers_are_one_name():

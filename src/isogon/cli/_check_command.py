@@ -15,6 +15,8 @@ from isogon.errors import ArgumentError, IsogonError, check_whole, first_line
 if TYPE_CHECKING:
     import torch
 
+    from isogon.symmetry import ScaleMap, Symmetries
+
 #: exit codes by verdict
 CODES = {"invariant": 0, "not invariant": 1, "unknown": 2}
 
@@ -56,6 +58,9 @@ def check(
             "--symmetries", help="Ask instead for every set of weights that can be scaled against each other."
         ),
     ] = False,
+    largest_eps: Annotated[
+        float, typer.Option(metavar="NUMBER", help="Constants up to this count as 0 before a root or a division.")
+    ] = 1e-3,
     as_json: Annotated[bool, typer.Option("--json", help="Print machine-readable JSON.")] = False,
 ) -> None:
     """Ask which weights of a model are scale-invariant, and why not.
@@ -78,15 +83,15 @@ def check(
     module = _model(model, dict(_setting(item) for item in settings or []))
     module.train(not evaluate)
     if groups:
-        answer = symmetries(module, *inputs, verify=verify)
+        answer = symmetries(module, *inputs, verify=verify, largest_eps=largest_eps)
         if as_json:
-            print_json(answer.to_dict())
+            print_json({**answer.to_dict(), **_explained(answer, explain)})
         else:
             typer.echo("\n".join(answer.explain(name) for name in explain) if explain else str(answer))
         raise typer.Exit(0 if answer.holds else 2)
-    scale_map = check_model(module, *inputs, verify=verify)
+    scale_map = check_model(module, *inputs, verify=verify, largest_eps=largest_eps)
     if as_json:
-        print_json(scale_map.to_dict())
+        print_json({**scale_map.to_dict(), **_explained(scale_map, explain)})
     elif explain:
         for name in explain:
             typer.echo(scale_map.explain(name))
@@ -94,6 +99,11 @@ def check(
         typer.echo(str(scale_map))
     # A contradiction between rules and measurement is a bug of ours: no answer then.
     raise typer.Exit(2 if scale_map.disagreements else CODES[scale_map.verdict])
+
+
+def _explained(answer: ScaleMap | Symmetries, names: list[str] | None) -> dict[str, dict[str, str]]:
+    """What `--explain` asks for, as an entry of the JSON; none where nothing was asked."""
+    return {"explained": {name: answer.explain(name) for name in names}} if names else {}
 
 
 def _input(shape: str, dtype: str) -> torch.Tensor:

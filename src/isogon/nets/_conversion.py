@@ -19,12 +19,14 @@ from torch.utils.hooks import RemovableHandle
 
 from isogon.errors import ArgumentError, check_choice, check_whole
 from isogon.nets.layers import NORMS, GhostBatchNorm1d, GhostBatchNorm2d, NormKind, make_norm
-from isogon.symmetry import Break, ScaleMap, check, unwrap
+from isogon.symmetry import Break, ScaleMap, check, unwrap, usual_call
 
 ConversionStyle = Literal["affine", "plain"]
 
 _WEIGHTED = (nn.Linear, nn.modules.conv._ConvNd)
 BEFORE, AFTER = "norm_before", "norm_after"
+#: how the sentence about a place without a cure begins
+LEFT = "Left as it is"
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,9 @@ class Conversion:
     def __str__(self) -> str:
         lines = [f"- {sentence}" for sentence in self.changes] or ["- nothing had to change"]
         lines += self.notes
-        lines.append(f"jointly: {self.scale_map.verdict}. {self.scale_map.explain()}")
+        # Where it stopped, the place stands above; the first break of the graph may be one that others come after.
+        reason = "" if any(change.startswith(LEFT) for change in self.changes) else f" {self.scale_map.explain()}"
+        lines.append(f"jointly: {self.scale_map.verdict}.{reason}")
         if not self.scale_map.is_invariant:
             lines.append(
                 f"alone: {len(self.scale_map.invariant)} of {len(self.scale_map.alone)} weights are invariant; "
@@ -76,7 +80,9 @@ def convert(
     if ghost_batch is not None:
         check_whole("ghost_batch", ghost_batch, cure="the papers use 64")
     model = unwrap(model)
-    example = _Example(inputs, dict(kwargs or {}))
+    inputs, named, _ = usual_call(model, inputs, kwargs or {})
+    example = _Example(inputs, named)
+    example.check(model)  # says in a sentence where the inputs do not fit
     work = _Workshop(copy.deepcopy(model), example, style, ghost_batch)
     work.prepare()
     hopeless = work.repair_all()
@@ -84,12 +90,13 @@ def convert(
         work = _Workshop(copy.deepcopy(model), example, style, ghost_batch)
         work.prepare()
         work.normalise_classifier()
-    scale_map = check(work.model, *inputs, kwargs=kwargs, verify=True)
+    scale_map = check(work.model, *inputs, kwargs=named, verify=True)
     left = [
-        f"Left as it is: {problem.reason}{f' (in {problem.module})' if problem.module else ''}."
+        f"{LEFT}: {problem.reason}{f' (in {problem.module})' if problem.module else ''}."
         for problem in (() if scale_map.is_invariant else hopeless)
     ]
-    return Conversion(work.model, (*work.changes, *left), scale_map, _new_keys(model, work.model))
+    notes = (*(work.notes if left else ()), *_new_keys(model, work.model))
+    return Conversion(work.model, (*work.changes, *left), scale_map, notes)
 
 
 @dataclass(frozen=True)
@@ -125,6 +132,8 @@ class _Workshop:
     style: str
     ghost_batch: int | None
     changes: list[str] = field(default_factory=list)
+    #: what to do where the conversion stops
+    notes: list[str] = field(default_factory=list)
     kind: NormKind = "batch"
     dims: dict[str, tuple[int, int]] = field(default_factory=dict)  # of each weighted layer's input and output
     classifier: str = ""
@@ -220,7 +229,16 @@ class _Workshop:
                 if id(parameter) in frozen and name.rpartition(".")[0] != self.classifier
             ]
             also = f", and with it {_list_names(tied)}, to which it is tied" if tied else ""
-            self.changes.append(f"Froze {self.classifier}, the classifier, at its present values{also}.")
+            named = (
+                f"{self.classifier}, the classifier," if self.classifier else "the classifier, which is all there is,"
+            )
+            self.changes.append(f"Froze {named} at its present values{also}.")
+            if tied:
+                self.notes.append(
+                    f"{self.classifier} is tied to {_list_names(tied)}, so that nothing along the stream scales "
+                    "together: untie them (tie_word_embeddings=False in a transformers configuration), and "
+                    "isogon.symmetries finds the group to watch."
+                )
 
     def _drop_idle_biases(self) -> None:
         """A bias that is invariant alone has no effect: f(c·b) = f(b) for every c > 0, hence also for c → 0."""

@@ -10,7 +10,7 @@ from isogon.symmetry._operation import Operation
 from isogon.symmetry._probe import DisagreementWarning, Measurement, measure
 from isogon.symmetry._scale_map import Break, Disagreement, ScaleMap
 from isogon.symmetry._state import State
-from isogon.symmetry._trace import ExportError, unwrap
+from isogon.symmetry._trace import ExportError, unwrap, usual_call
 from isogon.symmetry.groups import Part, Symmetries, scaling_text, symmetries
 from isogon.symmetry.rules import register_rule, remove_rule
 
@@ -35,4 +35,5 @@ __all__ = [
     "scaling_text",
     "symmetries",
     "unwrap",
+    "usual_call",
 ]

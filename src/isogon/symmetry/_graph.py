@@ -139,12 +139,17 @@ def is_region(node: fx.Node) -> bool:
 
 
 def ancestors(node: fx.Node) -> set[fx.Node]:
-    """Every node that the value of `node` may depend on, through memory written in place too."""
+    """Every node that the value of `node` may depend on, also through memory written in place and through views."""
+    views: dict[fx.Node, list[fx.Node]] = {}
+    for other in node.graph.nodes:
+        viewed = viewed_argument(other)
+        if viewed is not None:
+            views.setdefault(viewed, []).append(other)
     seen, queue = {node}, [node]
     while queue:
         current = queue.pop()
         writers = [user for user in current.users if written_argument(user) is current or is_region(user)]
-        for before in [*current.all_input_nodes, *writers]:
+        for before in [*current.all_input_nodes, *writers, *views.get(current, ())]:
             if before not in seen:
                 seen.add(before)
                 queue.append(before)

@@ -179,7 +179,7 @@ class _Pass:
         for node in self.module.graph.nodes:
             if node.op == "get_attr":
                 self.env[node] = self._attribute(str(node.target))
-            elif node.op == "call_function":
+            elif node.op == "call_function" and node in self.walk.live:  # what has no effect asks for nothing
                 self._call(node)
             elif node.op == "output":
                 return [self._value(x) for x in tree_leaves(node.args[0])]

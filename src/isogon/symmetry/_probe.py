@@ -140,6 +140,15 @@ def _same_numbers(seed: int) -> Iterator[None]:
         np.random.set_state(numpy_before)
 
 
+def _with_plain_experts(model: nn.Module) -> nn.Module:
+    """Experts of transformers by batched products: its grouped ones do not compute in double precision."""
+    for module in model.modules():
+        config = getattr(module, "config", None)
+        if getattr(config, "_experts_implementation", None) is not None:
+            config._experts_implementation = "batched_mm"  # type: ignore[union-attr]
+    return model
+
+
 class Oracle:
     """A double-precision copy of a model that can be evaluated at any scale of its trainable parameters."""
 
@@ -156,7 +165,7 @@ class Oracle:
         seed: int = 0,
         wide: bool = False,
     ) -> None:
-        self.model = copy.deepcopy(model).double()
+        self.model = _with_plain_experts(copy.deepcopy(model).double())
         self.inputs, self.kwargs = tree_map(_double, (tuple(inputs), dict(kwargs)))
         self.parameters = {n: p for n, p in self.model.named_parameters() if p.requires_grad and p.numel()}
         self.small, self.largest_eps, self.tiny = small, largest_eps, tiny

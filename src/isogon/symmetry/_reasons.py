@@ -15,8 +15,8 @@ BIAS_CURE = "drop the bias, or follow it by batch norm, which removes it"
 ADD_CURE = "normalise the branches so that they reach the addition with equal degrees"
 ACTIVATION_CURE = "normalise without trainable affine before it, or use ReLU"
 CHANNEL_CURE = "normalise each channel (batch norm) before they are mixed"
-ORACLE_CURE = "ask the oracle with check(..., verify=True)"
-RULE_CURE = "add a rule with isogon.symmetry.register_rule"
+ORACLE_CURE = "measure it with check(..., verify=True)"
+RULE_CURE = "measure it with check(..., verify=True), or add a rule with isogon.symmetry.register_rule"
 
 
 #: a small constant up to this counts as ε before a root or a division

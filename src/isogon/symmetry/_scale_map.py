@@ -112,7 +112,12 @@ class ScaleMap:
             close = difflib.get_close_matches(str(name), self.explanations, n=3)
             cure = f"did you mean {' or '.join(close)}" if close else "see the names in .alone"
             raise ArgumentError("name", "a trainable parameter of the model, or 'joint'", name, cure)
-        return self.explanations[first]
+        measured = self.measured.get(first)
+        degree = self.joint if first == JOINT else self.alone[first]
+        if not degree.is_unknown or not measured:
+            return self.explanations[first]
+        # What would help is to measure, and that has been done.
+        return f"{self.explanations[first].partition(' Cure: ')[0]} Measured in double precision: {measured}."
 
     def __str__(self) -> str:
         rows = [("parameter", "shape", "alone", "note")]
@@ -126,6 +131,8 @@ class ScaleMap:
         lines.insert(1, "  ".join("─" * width for width in [*widths, 4]))
         lines += [f"assuming: {sentence}" for sentence in self.assumptions]
         lines += [f"DISAGREEMENT: {disagreement}" for disagreement in self.disagreements]
+        if self.verification.startswith("could not"):
+            lines.append(self.verification)
         lines.append(f"jointly (all {len(self.alone)} together): {self.verdict}. {self.explain()}")
         return "\n".join(lines)
 

@@ -58,7 +58,9 @@ def trace(model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]) 
     if not isinstance(model, nn.Module):
         raise ArgumentError("model", "a torch.nn.Module", model, "give the module itself")
     model = unwrap(model)
-    inputs, named, notes = _usual_call(model, inputs, dict(kwargs))
+    if not isinstance(kwargs, Mapping):
+        raise ArgumentError("kwargs", "a mapping of names to arguments", kwargs, "for example {'labels': labels}")
+    inputs, named, notes = usual_call(model, inputs, kwargs)
     program = _export(model, inputs, named)
     _refuse_sizes_from_values(model, program)
     names: dict[int, list[str]] = {}
@@ -86,10 +88,11 @@ def unwrap(model: nn.Module) -> nn.Module:
         model = inner
 
 
-def _usual_call(
-    model: nn.Module, inputs: tuple[Any, ...], kwargs: dict[str, Any]
+def usual_call(
+    model: nn.Module, inputs: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any], tuple[str, ...]]:
     """The call as training makes it: a tokenizer's batch as keywords, and no cache of keys and values."""
+    kwargs = dict(kwargs)
     parameters = inspect.signature(model.forward).parameters
     batch = inputs[0] if len(inputs) == 1 else None
     if isinstance(batch, Mapping) and batch and set(batch) <= set(parameters):

@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from isogon.errors import first_line
 from isogon.symmetry._probe import NOT_INVARIANT, DisagreementWarning, Oracle, judge
+from isogon.symmetry._reasons import LARGEST_EPS
 from isogon.symmetry._trace import Traced
 
 # In place of ε where the oracle's usual one lets rounding errors through.
@@ -43,18 +45,24 @@ def radial_products(oracle: Oracle, parts: Mapping[str, Part], count: int, seed:
     return np.array(rows).reshape(len(rows), len(parts))
 
 
-def verify_scalings(traced: Traced, basis: Sequence[Mapping[str, Fraction]], parts: Mapping[str, Part]) -> str:
+def verify_scalings(
+    traced: Traced,
+    basis: Sequence[Mapping[str, Fraction]],
+    parts: Mapping[str, Part],
+    largest_eps: float = LARGEST_EPS,
+) -> str:
     """What measuring says of each vector of `basis`, in a sentence; a contradiction is warned of as well."""
     powers = np.array([[float(vector.get(name, 0)) for name in parts] for vector in basis]).reshape(
         len(basis), len(parts)
     )
     try:
-        oracle = Oracle(traced.model, traced.inputs, traced.kwargs)
+        ask = partial(Oracle, traced.model, traced.inputs, traced.kwargs, largest_eps=largest_eps)
+        oracle = ask()
         if oracle.is_blind():
             return "could not be verified numerically (the output is zero, or rounding errors decide what it is)"
         wrong, largest, moved = _measure(oracle, powers, parts)
         if wrong:  # a norm of something constant blows rounding errors up, less so with a larger ε
-            oracle = Oracle(traced.model, traced.inputs, traced.kwargs, tiny=_LARGER_EPS)
+            oracle = ask(tiny=_LARGER_EPS)
             wrong &= _measure(oracle, powers, parts)[0]
     except Exception as error:  # whatever a model raises in double precision
         return f"could not be verified numerically ({type(error).__name__}: {first_line(error)})"

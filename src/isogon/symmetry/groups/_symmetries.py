@@ -13,9 +13,10 @@ import numpy as np
 from torch import fx, nn
 from torch.export.graph_signature import InputKind
 
-from isogon.errors import ArgumentError
+from isogon.errors import ArgumentError, check_number
 from isogon.symmetry._interpret import Walk
 from isogon.symmetry._operation import Operation
+from isogon.symmetry._reasons import LARGEST_EPS
 from isogon.symmetry._state import NO_REASON, Form, State
 from isogon.symmetry._trace import Traced, trace
 from isogon.symmetry.groups._forms import Constraints, FormOperation
@@ -26,12 +27,17 @@ from isogon.symmetry.groups._slices import Slices, find_slices
 
 
 def symmetries(
-    model: nn.Module, *inputs: Any, kwargs: Mapping[str, Any] | None = None, verify: bool = False
+    model: nn.Module,
+    *inputs: Any,
+    kwargs: Mapping[str, Any] | None = None,
+    verify: bool = False,
+    largest_eps: float = LARGEST_EPS,
 ) -> Symmetries:
     """Every set of powers a for which scaling each weight w_p by c^(a_p) leaves the output of `model` as it is.
 
     `inputs` and `kwargs` are an example of what the model is called with, in the mode (train or eval) it is in.
-    `verify` measures every answer in double precision. The model is not changed.
+    `verify` measures every answer in double precision. Constants up to `largest_eps` that are added before a root or a
+    division count as 0, which `assumptions` lists. The model is not changed.
 
     >>> import torch
     >>> net = nn.Sequential(nn.Linear(4, 8, bias=False), nn.ReLU(), nn.Linear(8, 3, bias=False), nn.LayerNorm(3))
@@ -43,6 +49,7 @@ def symmetries(
     """
     traced = trace(model, inputs, kwargs or {})
     walk = _FormWalk.of(traced)
+    walk.book.largest_eps = check_number("largest_eps", largest_eps, low=0, cure="give 1e-3, for example")
     outputs = walk.run(traced.program, traced.inputs, traced.kwargs)
     if not outputs:
         raise ArgumentError(
@@ -51,7 +58,9 @@ def symmetries(
     for output in outputs:
         output.op.require_zero(output.state, f"the output of {output.op.place}")
     answer = _answer(traced, walk)
-    return replace(answer, verification=verify_scalings(traced, answer.basis, answer.parts)) if verify else answer
+    if not verify:
+        return answer
+    return replace(answer, verification=verify_scalings(traced, answer.basis, answer.parts, largest_eps))
 
 
 @dataclass
@@ -267,7 +276,7 @@ class Symmetries:
         given = {powers: 1} if isinstance(powers, str) else powers
         vector = self._read(given)
         violated = self._find_violated(vector)
-        who = powers_text({name: _exact(power) for name, power in given.items()})
+        who = powers_text({name: _exact(name, power) for name, power in given.items()})
         if violated is None:
             return f"{who}: the output stays as it is."
         form, total = violated
@@ -282,6 +291,8 @@ class Symmetries:
         return None
 
     def _read(self, powers: Mapping[str, float | Fraction]) -> Vector:
+        if not isinstance(powers, Mapping):
+            raise ArgumentError("powers", "a mapping of weights to powers", powers, "for example {'head.weight': 1}")
         vector: Vector = {}
         for given, power in powers.items():
             first = next((name for name, others in self.aliases.items() if given in others), given)
@@ -291,7 +302,7 @@ class Symmetries:
                 cure = f"did you mean {' or '.join(close)}" if close else "see the names in .names"
                 raise ArgumentError("powers", "trainable weights of the model, or slices of them", given, cure)
             for place in places:
-                vector[place] = _exact(power)
+                vector[place] = _exact(given, power)
         return vector
 
     @cached_property
@@ -335,6 +346,9 @@ class Symmetries:
         }
 
 
-def _exact(power: float | Fraction) -> Fraction:
+def _exact(name: str, power: float | Fraction) -> Fraction:
     """The power that a user gave: a third as a float is a third."""
-    return (rational(power) if isinstance(power, float) else None) or Fraction(power)
+    if isinstance(power, Fraction):
+        return power
+    number = check_number(f"powers[{name!r}]", power, cure="give a number, such as 1 or -2")
+    return rational(number) or Fraction(number)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from isogon.symmetry import _state as st
 from isogon.symmetry._operation import Operation
 from isogon.symmetry._state import State
@@ -39,7 +41,12 @@ class _Layout:
 
 
 def _results(op: Operation, out: State) -> list[State]:
-    return [op.lift(out, shape).with_(varies=st.nontrivial(shape)) for shape in op.shapes]
+    """One degree for everything; where it is not homogeneous, no two elements need to have a factor in common."""
+    results = []
+    for shape in op.shapes:
+        whole, every = op.lift(out, shape), st.nontrivial(shape)
+        results.append(whole.with_(varies=every, ray=np.where(whole.broken, every, 0)))
+    return results
 
 
 @register_rule("aten.lstm.input")
