@@ -192,7 +192,7 @@ def test_predict_draws(tmp_path, ending):
         (WORKED + " --momentum 1", "momentum must be a finite number at least 0 and below 1, got 1.0"),
         (WORKED + " --to batch", "--to must be name=value"),
         (WORKED + " --to samples=5", "--to must be one value for each name"),
-        (WORKED + " --to batch=x", "--to batch_size must be a number, got 'x'"),
+        (WORKED + " --to batch=x", "--to batch_size must be a number, or a factor such as x4 or x0.5, got 'x'"),
         (WORKED + " --optimizer adam", "no universal angle"),
         (WORKED + " --solve depth", "solve must be one of"),
         (WORKED + " --to params=4", "params must be a factor such as x4"),

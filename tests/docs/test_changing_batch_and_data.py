@@ -13,14 +13,15 @@ from isogon.cli import main
 def test_each_question_has_its_answer(root, capsys):
     page = (root / "docs" / "changing-batch-and-data.md").read_text(encoding="utf-8")
     questions = re.findall(r"^\*\*\d+\. ", page, re.M)
-    answered = re.findall(r"^isogon (.*)\n# (.*)$", page, re.M)
+    answered = re.findall(r"^isogon (.*)\n# (.*)\n(?:# (.*)\n)?", page, re.M)
     assert len(questions) == len(answered) == 10
-    for command, answer in answered:
+    for command, answer, more in answered:
         with pytest.raises(SystemExit) as stop:
             main(shlex.split(command))
         printed = capsys.readouterr().out
         assert stop.value.code == 0, command
         assert any(line.startswith(answer) for line in printed.splitlines()), (command, printed)
+        assert more in printed
 
 
 def test_the_table_of_rules_is_the_benchmarks(root):

@@ -53,6 +53,11 @@ def test_steplaws_language_models(steplaw):
         pairs = list(rules.changes(rules.by_size(sweeps), among=rules.KINDS[kind]))
         hits = [rules.inside(old, new, rules.transfer_of("lr", "adamw", "")(old, new)) for old, new in pairs]
         assert sum(hits) / len(hits) >= 0.9
+        # And not only on average: also where data or batch change by much.
+        grown = [abs(math.log2(getattr(new.place, kind) / getattr(old.place, kind))) for old, new in pairs]
+        for octave in range(5):
+            far = [hit for hit, octaves in zip(hits, grown, strict=True) if int(octaves) == octave]
+            assert len(far) < 10 or sum(far) / len(far) >= 0.89
 
 
 @pytest.fixture(scope="module")

@@ -103,10 +103,15 @@ def test_a_nanogpt_configuration_is_read_and_not_run(write):
 
 
 def test_nanochats_flags(write):
-    recipe = Recipe.read(write("run.sh", NANOCHAT), convention="cautious")
+    recipe = Recipe.read(write("run.sh", NANOCHAT))
     assert (recipe.optimizer, recipe.lr, recipe.weight_decay, recipe.epochs) == ("muon", 0.02, 0.2, 1)
     assert recipe.samples == 524288 * 2205
-    assert recipe.convention == "cautious"
+    # What its script does by default, which halves F.
+    assert (recipe.convention, recipe.momentum) == ("cautious", 0.95)
+    assert any("rescales by batch and horizon" in note for note in recipe.notes)
+    assert Recipe.read(write("run.sh", NANOCHAT), convention="decoupled").tuning_factor == 2 * recipe.tuning_factor
+    with pytest.raises(ArgumentError, match="devices must be a whole number"):
+        Recipe.read(write("run.sh", NANOCHAT), devices=1.5)
 
 
 def test_lightnings_hparams(write):

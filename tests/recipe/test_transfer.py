@@ -131,7 +131,7 @@ def test_a_learning_rate_that_carries_the_change_is_warned_of():
 
 def test_larger_batches_of_adamw_are_compared_with_the_critical_one():
     recipe = Recipe(**{**TEXT, "samples": 5_000_000})
-    assert has(recipe.transfer(batch="x4"), "give tokens_per_sample")
+    assert has(recipe.transfer(batch="x4"), "Give tokens_per_sample")
     # 1e10 tokens: about 5e5 tokens a batch
     assert has(recipe.transfer(batch="x4", tokens_per_sample=2000), "above it")
     assert has(recipe.transfer(batch=200, tokens_per_sample=2000), "") is True
@@ -234,3 +234,90 @@ def test_independent_decay_does_not_depend_on_lr():
         recipe.transfer(batch="x4", solve="lr")
     with pytest.raises(ArgumentError, match="no universal angle"):
         Recipe(**TEXT, convention="coupled")
+
+
+def test_a_run_is_short_only_where_both_are():
+    """100 times the steps of a run in which weight decay hardly acted: now it does, and is carried by the rule."""
+    short = Recipe(optimizer="adamw", lr=3e-4, weight_decay=0.01, batch_size=256, samples=1_000_000, epochs=1)
+    assert short.transfer(samples="x2").regime == "short run"
+    for change in ({"samples": "x100"}, {"batch": 2}):
+        moved = short.transfer(**change)
+        assert moved.regime == "one epoch"
+        assert "half or double" not in moved.summary
+    back = short.transfer(samples="x100").recipe.transfer(samples=1_000_000)
+    assert back.recipe.weight_decay == pytest.approx(0.01)
+    # Asked for all the same, it does not claim that weight decay does nothing.
+    forced = Recipe(**TEXT).transfer(samples="x2", regime="short run")
+    assert forced.interval is None
+    assert "half or double" not in forced.summary
+    assert has(forced, "which is not short")
+
+
+def test_a_learning_rate_of_a_short_run_is_refused_with_what_to_try():
+    with pytest.raises(ArgumentError, match=r"try 4e-05 \(×2\), .* mostly noise, and 8e-05 \(×4\)"):
+        Recipe(**TUNED).transfer(batch="x4", solve="lr")
+    with pytest.raises(ArgumentError, match="the number of steps stays"):
+        Recipe(**TUNED).transfer(batch="x4", samples="x4", solve="lr")
+
+
+def test_in_one_epoch_all_samples_of_the_run_count():
+    half = Recipe(**{**TEXT, "epochs": 0.5})
+    moved, double = half.transfer(epochs=1), Recipe(**TEXT).transfer(samples="x2")
+    assert moved.recipe.weight_decay == pytest.approx(0.1 / math.sqrt(2))
+    assert moved.recipe.weight_decay == pytest.approx(double.recipe.weight_decay)
+    assert moved.interval == pytest.approx(double.interval)
+    assert not has(moved, "epoch budget")
+
+
+@pytest.mark.parametrize("convention", [None, "independent", "cautious"])
+def test_both_rules_of_width_are_about_the_learning_rate_that_goes_with_them(convention):
+    """x = ηλ stays, or falls as 1/√width: the same two values whether the learning rate was divided by us or not."""
+    recipe = Recipe(**TEXT).in_convention(convention)
+    alone, with_lr = recipe.transfer(width="x4"), recipe.transfer(width="x4", lr="x0.25")
+    assert alone.summary == with_lr.summary
+    x = recipe.intrinsic_lr
+    for intrinsic in (x, x / 2):
+        decay = Recipe(**{**TEXT, "lr": 3e-3 / 4, "weight_decay": intrinsic / (3e-3 / 4)}).in_convention(convention)
+        assert f"{decay.weight_decay:.4g}" in alone.summary
+    # The interval is about the recipe's own learning rate, and holds both.
+    low, high = alone.interval
+    for intrinsic in (x, x / 2):
+        own = Recipe(**{**TEXT, "weight_decay": intrinsic / 3e-3}).in_convention(convention).weight_decay
+        assert low <= own * (1 + 1e-9)
+        assert own <= high * (1 + 1e-9)
+
+
+def test_uncertainties_of_data_and_batch_add_up():
+    recipe = Recipe(**TEXT)
+    data, both = recipe.transfer(samples="x10"), recipe.transfer(samples="x10", batch="x4")
+    widths = [math.log(moved.interval[1] / moved.interval[0]) for moved in (data, both)]
+    assert widths[1] > widths[0] * 1.1
+
+
+def test_evidence_names_whom_it_is_about():
+    assert "AdamW alone" in Recipe(**{**TEXT, "optimizer": "lion", "beta2": None}).transfer(batch="x4").interval_text
+    assert "AdamW alone" in Recipe(**{**IMAGES, "epochs": 1}).transfer(batch="x4").interval_text
+    assert "judgement" in Recipe(**TEXT).transfer(samples="x4").interval_text
+    assert has(Recipe(**{**IMAGES, "samples": 5_000_000}).transfer(batch="x1000"), "end at ×16")
+    assert has(Recipe(**TEXT).transfer(batch="x4", tokens_per_sample=2048), "4e+09 to 1e+11 tokens, which yours is not")
+    assert has(Recipe(**TEXT).transfer(batch="x4"), "2.2·D^0.54 tokens")
+
+
+def test_the_stochastic_equation_names_itself_and_takes_no_interval():
+    assert "rule sde" in str(Recipe(**TEXT).transfer(batch="x4", rule="SDE"))
+    assert "F grows" not in str(Recipe(**TEXT).transfer(batch="x4", rule="sde"))
+    with pytest.raises(ArgumentError, match="rule must be factor where within"):
+        Recipe(**TEXT).transfer(batch="x4", rule="sde", within=2)
+
+
+@pytest.mark.parametrize("text", ["x4", "X4", "×4", "*4", "4x", "4×", "4 x"])
+def test_factors_are_taken_as_people_write_them(text):
+    assert Recipe(**IMAGES).transfer(batch=text).recipe.batch_size == 512
+    for over in ("/4", "÷4", "x0.25"):
+        assert Recipe(**IMAGES).transfer(batch=over).recipe.batch_size == 32
+
+
+def test_words_are_taken_in_any_case():
+    recipe = Recipe(**{**TEXT, "convention": "Cautious"})
+    assert recipe.convention == "cautious"
+    assert recipe.transfer(batch="x2", regime="Several-Epochs").regime == "several epochs"

@@ -9,7 +9,17 @@ import typer
 
 from isogon.cli import _printing as printing
 from isogon.errors import ArgumentError, IsogonError, check_choice, check_whole
-from isogon.recipe import CHANGEABLE, CONVENTIONS, MODEL_CHANGES, REGIMES, Recipe, field_name, is_relative, place
+from isogon.recipe import (
+    CHANGEABLE,
+    CONVENTIONS,
+    MODEL_CHANGES,
+    REGIMES,
+    Recipe,
+    field_name,
+    is_relative,
+    new_value,
+    place,
+)
 
 if TYPE_CHECKING:
     from isogon.schedules import Schedule
@@ -112,6 +122,8 @@ def transfer(
     [bold]isogon transfer --lr 0.1 --wd 0.0016 --batch 512 --samples 80000 --epochs 200 --to samples=x16[/bold]
     """
     source = _recipe(recipe, optimizer, lr, wd, momentum, beta2, batch, samples, epochs, convention, devices)
+    if not to:
+        raise IsogonError("--to must be given: say what the new run has different, for example --to batch=x4.")
     moved = source.transfer(
         solve=solve,
         rule=rule,
@@ -232,7 +244,8 @@ def _recipe(
     fields: dict[str, Any] = {}
     fields |= {name: _number(flag, text) for name, (flag, text) in numbers.items() if text is not None}
     fields |= {} if optimizer is None else {"optimizer": optimizer}
-    fields |= {} if convention is None else {"convention": check_choice("--convention", convention, CONVENTIONS)}
+    if convention is not None:
+        fields["convention"] = check_choice("--convention", convention.lower(), CONVENTIONS)
     if file is not None:
         count = None if devices is None else check_whole("--devices", _number("--devices", devices), cure="count them")
         return Recipe.read(file, devices=count, **fields)
@@ -266,8 +279,9 @@ def _changes(items: list[str]) -> dict[str, Any]:
             )
         if name in changes:
             raise ArgumentError("--to", "one value for each name", item, f"give {name} once")
-        keeps_text = is_relative(text) or name in ("convention", "beta2", *MODEL_CHANGES)
-        changes[name] = text.strip() if keeps_text else _number(f"--to {name}", text)
+        # Numbers and factors alike are read by name, so that both are refused in one way.
+        keeps_text = name in ("convention", "beta2", *MODEL_CHANGES)
+        changes[name] = text.strip() if keeps_text or is_relative(text) else new_value(f"--to {name}", text, None)
     return changes
 
 

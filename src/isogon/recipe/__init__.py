@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from isogon.recipe._conventions import CONVENTIONS, native_convention
 from isogon.recipe._evidence import REGIMES
-from isogon.recipe._names import field_name, is_relative
+from isogon.recipe._names import field_name, is_relative, new_value
 from isogon.recipe._published import Placement, PublishedRecipe, place, published_recipes
 from isogon.recipe._recipe import Recipe
 from isogon.recipe._torch_groups import GroupSettings, kind_of_optimizer, read_group
@@ -26,6 +26,7 @@ __all__ = [
     "is_relative",
     "kind_of_optimizer",
     "native_convention",
+    "new_value",
     "place",
     "published_recipes",
     "read_group",

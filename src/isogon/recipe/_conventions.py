@@ -28,7 +28,7 @@ def check_convention(optimizer: str, convention: str | None) -> str | None:
     """`convention`, None where it is what torch does under this name; the reason where it has no law."""
     if convention is None:
         return None
-    check_choice("convention", convention, CONVENTIONS)
+    convention = check_choice("convention", str(convention).lower(), CONVENTIONS)
     native = native_convention(optimizer)
     if convention == native:
         return None

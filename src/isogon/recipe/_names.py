@@ -16,7 +16,10 @@ ALIASES = {
     "data": "samples",
     "parameters": "params",
 }
-_RELATIVE = re.compile(r"\s*[x×*]\s*(.+)", re.IGNORECASE)
+# x4 and 4x multiply, /4 and ÷4 divide.
+_RELATIVE = re.compile(
+    r"\s*(?:[x×*]\s*(?P<times>.+)|(?P<before>[^\s/÷].*?)\s*[x×]|[/÷]\s*(?P<over>.+))\s*", re.IGNORECASE
+)
 #: what `beta2` may be besides a number: as many samples remembered as before
 HALF_LIFE = "half-life"
 
@@ -39,15 +42,18 @@ def is_relative(value: Any) -> bool:
 def new_value(name: str, value: Any, old: float | None) -> Any:
     """The value meant: a factor such as "x4" of the `old` one, or a number as it is or written out.
 
-    >>> new_value("batch_size", "x4", 256), new_value("lr", "3e-4", 1.0), new_value("samples", "x0.1", 1005)
+    >>> new_value("batch_size", "x4", 256), new_value("lr", "3e-4", 1.0), new_value("samples", "/10", 1005)
     (1024, 0.0003, 100)
     """
     if not isinstance(value, str):
         return value
     relative = _RELATIVE.fullmatch(value)
     try:
-        number = float(relative[1] if relative else value)
-    except ValueError:
+        if relative is None:
+            number = float(value)
+        else:
+            number = 1 / float(relative["over"]) if relative["over"] else float(relative["times"] or relative["before"])
+    except (ValueError, ZeroDivisionError):
         raise ArgumentError(name, "a number, or a factor such as x4 or x0.5", value, "for example x4") from None
     if not relative:
         return number

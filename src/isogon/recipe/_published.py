@@ -83,7 +83,7 @@ def place(recipe: Recipe, among: Sequence[PublishedRecipe] | None = None, count:
     >>> place(mine).nearest[0].name
     'Swin-T, torchvision'
     """
-    once = (recipe.epochs or 1) <= 1
+    once = recipe.epochs is not None and recipe.epochs <= 1
     entries = published_recipes() if among is None else sorted(among, key=lambda entry: entry.turning)
     peers = tuple(entry for entry in entries if ((entry.recipe.epochs or 1) <= 1) == once)
     mine = turning_of(recipe)

@@ -18,7 +18,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from isogon.errors import ArgumentError, MissingExtraError, first_line
+from isogon.errors import ArgumentError, MissingExtraError, check_whole, first_line
 from isogon.files import read_json, read_text
 from isogon.recipe._names import ALIASES
 from isogon.theory import RULES
@@ -48,6 +48,8 @@ def read_settings(
 ) -> tuple[dict[str, Any], list[str]]:
     """The fields of a recipe from the file at `path`, `known` over them, and notes; what is missing is named."""
     file = Path(path)
+    if devices is not None:
+        devices = check_whole("devices", devices, cure="count the processes that share a step")
     names = {_plain(name): value for name, value in _read_values(file).items()}
     dialect = next((entry for entry in _DIALECTS if all(set(sign) & set(names) for sign in entry[0])), None)
     assert dialect is not None  # the last one has no signs
@@ -115,8 +117,9 @@ def _read_yaml(file: Path) -> dict[str, Any]:
         import yaml
     except ImportError:
         raise MissingExtraError("PyYAML", extra="yaml", purpose="to read YAML") from None
+    text = read_text(file, "recipe")
     try:
-        content = yaml.safe_load(read_text(file, "recipe"))
+        content = yaml.safe_load(text)
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise ArgumentError("recipe", "a YAML file of plain values", str(file), first_line(error)) from None
     if not isinstance(content, dict):
@@ -132,8 +135,9 @@ _ARITHMETIC: dict[type, Callable[[Any, Any], Any]] = {
 
 def _read_assignments(file: Path) -> dict[str, Any]:
     """Top-level `name = constant` of a Python file, products and sums of constants worked out; nothing is run."""
+    text = read_text(file, "recipe")
     try:
-        tree = ast.parse(read_text(file, "recipe"))
+        tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise ArgumentError("recipe", "a Python file", str(file), first_line(error)) from None
     values: dict[str, Any] = {}
@@ -286,10 +290,15 @@ def _nanochat(values: Values, devices: int | None, known: Values) -> Reading:
     batch, steps = _number(values, "total_batch_size"), _number(values, "num_iterations")
     reading = Reading({"optimizer": "muon", "lr": _number(values, "matrix_lr"), "batch_size": batch, "epochs": 1})
     reading.fields["weight_decay"] = _number(values, "weight_decay")
-    reading.fields["convention"] = _convention(values)
+    # Its defaults, where the flags do not say otherwise.
+    reading.fields |= {"convention": _convention(values) or "cautious", "momentum": _number(values, "momentum") or 0.95}
     if batch is not None and steps is not None and steps > 0:
         reading.fields["samples"] = batch * steps
-    reading.notes.append("Of nanochat's optimizers the recipe is about Muon on the matrices; samples are tokens.")
+    reading.notes.append(
+        "Of nanochat's optimizers the recipe is about Muon on the matrices; samples are tokens. Weight decay is taken "
+        "for cautious and momentum for 0.95, its defaults; rates that its script rescales by batch and horizon are "
+        "taken as they are written."
+    )
     return reading
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,8 @@ MODEL_CHANGES = ("params", "width")
 RULES_OF_TRANSFER = ("factor", "sde")
 #: epochs · F below which weight decay does next to nothing in the whole run
 SHORT = 0.1
+# The largest change of batch between two columns of Yun et al.'s tables.
+_MOST_MEASURED_BATCH = 16
 
 _SPOKEN = {"weight_decay": "weight decay", "lr": "the learning rate", "batch_size": "the batch size", "beta2": "beta2"}
 _REGIME_TEXT = {
@@ -33,6 +36,7 @@ _REGIME_TEXT = {
     ONE_EPOCH: "one epoch: F grows as (samples per parameter)^m, m = 0.5, between 0 and 1",
     SHORT_RUN: "a short run, such as fine-tuning: weight decay hardly acts in it",
 }
+_SDE_TEXT = "none: the rule sde keeps the stochastic differential equation of the run, and with it F"
 
 
 @dataclass(frozen=True)
@@ -55,11 +59,12 @@ class Transfer:
     regime: str = SEVERAL_EPOCHS
     solved: tuple[str, ...] = ()
     evidence: tuple[str, ...] = field(default=())
+    rule: str = "factor"
 
     @property
     def regime_text(self) -> str:
         """The regime and its rule, in a line."""
-        return _REGIME_TEXT[self.regime]
+        return _SDE_TEXT if self.rule == "sde" else _REGIME_TEXT[self.regime]
 
     @property
     def interval_text(self) -> str:
@@ -87,11 +92,11 @@ def transfer(
 ) -> Transfer:
     """What `Recipe.transfer` returns."""
     solve = check_choice("solve", field_name(solve), SOLVABLE)
-    check_choice("rule", rule, RULES_OF_TRANSFER)
+    rule = check_choice("rule", str(rule).lower(), RULES_OF_TRANSFER)
     if within is not None:
         check_number("within", within, low=1, cure="2 means half to double the solved value")
     if regime is not None:
-        check_choice("regime", regime, REGIMES)
+        regime = check_choice("regime", re.sub("[-_ ]+", " ", str(regime)).lower(), REGIMES)
     changed, model = _apply(old, solve, changes)
     if old.tuning_factor == 0:
         raise UnsolvableError(
@@ -99,40 +104,56 @@ def transfer(
             "without weight decay there is no tuning factor to keep."
         )
     if rule == "sde":
+        if within is not None or tokens_per_sample is not None:
+            raise ArgumentError("rule", "factor where within or tokens_per_sample is given", rule, "leave them out")
         return _follow_sde(old, changed, solve, {*changes, *model})
     ratios = {"data": changed.samples / old.samples, "batch": changed.batch_size / old.batch_size}
-    regime = regime or _regime(old, changed)
+    # As it would be with the weight decay that is there.
+    kept = old.in_convention(changed.convention).weight_decay
+    unsolved = dataclasses.replace(changed, weight_decay=kept) if solve == "weight_decay" else changed
+    regime = regime or _regime(old, unsolved)
     if regime == SHORT_RUN and changed.epochs is None:
         raise ArgumentError("regime", "another one where epochs is not given", regime, "give epochs")
+    if regime == SHORT_RUN and solve == "lr":
+        raise ArgumentError("solve", "another one in a short run", solve, _no_rule_for_lr(old, changed))
     factor = old.tuning_factor
     if regime == ONE_EPOCH:
-        ratios["data"] /= model.get("params", 1.0)
-        factor *= horizon.factor_ratio(ratios["data"])
+        # All samples of the run count: F of the run, epochs · F, follows them.
+        longer = changed.epochs / old.epochs if changed.epochs and old.epochs else 1.0
+        ratios["data"] *= longer / model.get("params", 1.0)
+        factor *= horizon.factor_ratio(ratios["data"]) / longer
     if regime == SHORT_RUN and solve == "weight_decay":
-        value, notes = old.in_convention(changed.convention).weight_decay, list[str]()
+        value, notes = kept, list[str]()
     else:
         value, notes = _solve(changed, solve, factor)
     solution: dict[str, Any] = {solve: value}
     new = dataclasses.replace(changed, **solution)
+    hardly_acts = regime == SHORT_RUN and new.epochs is not None and new.epochs * new.tuning_factor < SHORT
     interval: tuple[float, float] | None = None
     evidence: tuple[str, ...] = ()
     if solve in ("weight_decay", "lr"):
         low, high, evidence = interval_octaves(regime, old.optimizer, old.momentum, solve, ratios)
         interval = (value * 2**low, value * 2**high) if within is None else (value / within, value * within)
-        if regime == SHORT_RUN and solve == "weight_decay" and within is None:
+        if regime == SHORT_RUN and within is None:
             assert new.epochs is not None
-            # Anything up to where it would begin to matter does the same.
-            turning = new.epochs * new.tuning_factor
-            interval = (0.0, max(value, value * SHORT / turning) if turning else math.inf)
-            evidence = (f"epochs · F stays below {SHORT:g}",)
+            # Anything up to where it would begin to matter does the same; nobody knows where it does matter.
+            interval = (0.0, value * SHORT / (new.epochs * new.tuning_factor)) if hardly_acts else None
+            evidence = (f"epochs · F stays below {SHORT:g}",) if hardly_acts else ()
+        if "width" in model and interval is not None and solve == "weight_decay":
+            narrow = _disputed_by_width(old, new, model["width"], lr=new.lr)
+            interval = (min(interval[0], *narrow), max(interval[1], *narrow))
     notes += _notes(old, new, regime, solve, model, tokens_per_sample)
+    if "width" in model and solve == "weight_decay":
+        summary = _width_summary(old, new, model["width"])
+    elif hardly_acts and solve == "weight_decay":
+        summary = _short_summary(new)
+    else:
+        summary = _summary(old, new, (solve,))
     return Transfer(
         recipe=new,
         interval=interval,
         warnings=tuple(dict.fromkeys((*notes, *old.notes, *new.warnings))),
-        summary=_short_summary(new)
-        if regime == SHORT_RUN and solve == "weight_decay"
-        else _summary(old, new, (solve,)),
+        summary=summary,
         regime=regime,
         solved=(solve,),
         evidence=evidence,
@@ -176,9 +197,11 @@ def _beta2(recipe: Recipe) -> float | None:
 
 
 def _regime(old: Recipe, new: Recipe) -> str:
-    """Which rule applies; without epochs, several are assumed."""
-    if new.epochs is not None and new.epochs * old.tuning_factor < SHORT:
-        return SHORT_RUN
+    """Which rule applies; without epochs, several are assumed. `new` has the weight decay of before."""
+    if new.epochs is not None:
+        turnings = (old.epochs or new.epochs) * old.tuning_factor, new.epochs * new.tuning_factor
+        if max(turnings) < SHORT:
+            return SHORT_RUN
     once = all(recipe.epochs is not None and recipe.epochs <= 1 for recipe in (old, new))
     return ONE_EPOCH if once else SEVERAL_EPOCHS
 
@@ -263,6 +286,7 @@ def _follow_sde(old: Recipe, changed: Recipe, solve: str, names: set[str]) -> Tr
         summary=_summary(old, new, solved),
         regime=_regime(old, new),
         solved=solved,
+        rule="sde",
     )
 
 
@@ -325,6 +349,13 @@ def _notes(
         notes.append("epochs is not given and taken for several: give epochs=1 if every sample is seen once.")
     if decoupled and batch > 1 and regime != SHORT_RUN:
         notes.append(_batch_note(new, tokens_per_sample, once=regime == ONE_EPOCH))
+    elif tokens_per_sample is not None:
+        notes.append("tokens_per_sample is left out: it says something of larger batches in one epoch alone.")
+    if not decoupled and batch > _MOST_MEASURED_BATCH:
+        notes.append(
+            f"The batch grows by {batch:.4g}, and the tables behind the interval end at ×{_MOST_MEASURED_BATCH}: "
+            "expect less."
+        )
     beta2 = _beta2(old)
     if decoupled and beta2 is not None and not math.isclose(batch, 1) and _beta2(new) == beta2:
         notes.append(
@@ -332,11 +363,11 @@ def _notes(
             f"keep its half-life in samples (beta2={HALF_LIFE})."
         )
     if "width" in model:
-        wide = model["width"]
+        one, other = _disputed_by_width(old, new, model["width"])
         notes.append(
-            f"How weight decay goes with width is disputed: with lr ÷ width, λ ∝ width ({new.weight_decay * wide:.3g} "
-            f"here, Wang and Aitchison, arXiv 2405.13698) and λ ∝ √width ({new.weight_decay * math.sqrt(wide):.3g}, "
-            "Fan et al., arXiv 2510.15262) are both proposed. No data here decides, so the answer leaves width out."
+            f"How weight decay goes with width is disputed: with lr ÷ width, λ ∝ width ({one:.3g} here, Wang and "
+            f"Aitchison, arXiv 2405.13698) and λ ∝ √width ({other:.3g}, Fan et al., arXiv 2510.15262) are both "
+            "proposed. No data here decides, so the recipe leaves width out."
         )
     if "params" in model:
         notes.append(
@@ -345,7 +376,7 @@ def _notes(
             if regime == ONE_EPOCH
             else "The model's size has no part in the rule for several epochs: params is left out of the answer."
         )
-    if old.epochs is not None and new.epochs is not None and new.epochs != old.epochs:
+    if regime != ONE_EPOCH and old.epochs is not None and new.epochs is not None and new.epochs != old.epochs:
         notes.append(
             f"The epoch budget changes from {old.epochs:g} to {new.epochs:g}: the best tuning factor depends "
             "on it, so keep the epochs where you can."
@@ -353,18 +384,65 @@ def _notes(
     return notes
 
 
+def _disputed_by_width(old: Recipe, new: Recipe, width: float, lr: float | None = None) -> tuple[float, float]:
+    """λ at `lr` by the two rules for `width` times the width: x = ηλ stays, or falls as 1/√width.
+
+    Both are about a learning rate that is divided by the width: the new one where it has changed, else the old one so
+    divided.
+    """
+    if lr is None:
+        lr = old.lr / width if math.isclose(new.lr, old.lr) else new.lr
+    convention = new.convention
+    return (
+        weight_decay_of(convention, lr, new.intrinsic_lr),
+        weight_decay_of(convention, lr, new.intrinsic_lr / math.sqrt(width)),
+    )
+
+
+def _width_summary(old: Recipe, new: Recipe, width: float) -> str:
+    lr = old.lr / width if math.isclose(new.lr, old.lr) else new.lr
+    one, other = _disputed_by_width(old, new, width)
+    return (
+        f"Theory is divided about width: with the learning rate at {lr:.4g} ({show_ratio(lr / old.lr)}), set weight "
+        f"decay to {one:.4g} or to {other:.4g}."
+    )
+
+
+def _no_rule_for_lr(old: Recipe, new: Recipe) -> str:
+    """What to try instead of a learning rate that no rule knows."""
+    fewer = _fewer_steps(old, new)
+    if math.isclose(fewer, 1):
+        return "no rule knows it there; keep it, since the number of steps stays"
+    return (
+        f"no rule knows it there; try {old.lr * math.sqrt(fewer):.3g} ({show_ratio(math.sqrt(fewer))}), right if steps "
+        f"are mostly noise, and {old.lr * fewer:.3g} ({show_ratio(fewer)}), right if they agree"
+    )
+
+
+def _fewer_steps(old: Recipe, new: Recipe) -> float:
+    """Steps of the old run over those of the new one."""
+    assert new.epochs is not None
+    return (old.epochs or new.epochs) / new.epochs * (old.steps_per_epoch / new.steps_per_epoch)
+
+
 def _short_note(old: Recipe, new: Recipe) -> str:
     assert new.epochs is not None
     before, after = ((recipe.epochs or new.epochs) * recipe.steps_per_epoch for recipe in (old, new))
-    fewer = (old.epochs or new.epochs) / new.epochs * (old.steps_per_epoch / new.steps_per_epoch)
+    fewer = _fewer_steps(old, new)
     travel = (
         "the number of steps stays, and with it how far the weights travel"
         if math.isclose(fewer, 1)
         else f"{before:.4g} steps become {after:.4g}; to travel as far the learning rate would change by "
         f"{show_ratio(math.sqrt(fewer))} if steps are mostly noise and by {show_ratio(fewer)} if they agree"
     )
+    turning = new.epochs * new.tuning_factor
+    if turning >= SHORT:
+        return (
+            f"epochs · F is {turning:.2g}, which is not short: weight decay acts in such a run, and no rule for short "
+            "ones says how; leave regime out."
+        )
     return (
-        f"epochs · F is {new.epochs * new.tuning_factor:.2g}, far from equilibrium: the weights keep the norm they "
+        f"epochs · F is {turning:.2g}, far from equilibrium: the weights keep the norm they "
         f"start with, and lr against that norm decides how far they turn. No rule here knows it ({travel}). Under LoRA "
         "the second factor starts at 0 and has no direction at first."
     )
@@ -372,16 +450,21 @@ def _short_note(old: Recipe, new: Recipe) -> str:
 
 def _batch_note(new: Recipe, tokens_per_sample: float | None, *, once: bool) -> str:
     rule = "λ ∝ batch at a kept learning rate holds up to a critical batch and not beyond"
-    if tokens_per_sample is None or not once:
+    if not once:
+        return f"{rule}: compare losses at equal samples."
+    if tokens_per_sample is None:
         return (
-            f"{rule}; for language models in one epoch give tokens_per_sample to see where it lies, elsewhere compare "
-            "losses at equal samples."
+            f"{rule}: 2.2·D^0.54 tokens of a run of D tokens for language models. Give tokens_per_sample "
+            "(--tokens-per-sample: the length of a sequence, 1 where samples are tokens) to see where yours lies."
         )
     check_number("tokens_per_sample", tokens_per_sample, low=0, low_open=True, cure="give the length of a sequence")
-    tokens = new.samples * tokens_per_sample
+    tokens = new.samples * (new.epochs or 1.0) * tokens_per_sample
     limit, batch = horizon.critical_batch(tokens), new.batch_size * tokens_per_sample
     verdict = "above it: expect a loss that no rule makes up for" if batch > limit else "below it"
+    low, high = horizon.FITTED_TOKENS
+    beyond = "" if low <= tokens <= high else f", and of runs of {low:.0e} to {high:.0e} tokens, which yours is not"
     return (
         f"{rule}: about {limit:.2g} tokens for a run of {tokens:.3g}, within 0.01 nats of the best batch in StepLaw's "
-        f"sweeps (benchmarks/results/rules.md); the new batch of {batch:.3g} is {verdict}."
+        f"sweeps (benchmarks/results/rules.md; single sweeps lie at 0.6 to 1.4 of it{beyond}); the new batch of "
+        f"{batch:.3g} is {verdict}."
     )

@@ -14,6 +14,8 @@ from isogon.errors import check_number
 
 #: m of (26) in one epoch, and the least and largest that anybody found
 ONE_EPOCH, LEAST, LARGEST = 0.5, 0.0, 1.0
+#: tokens of the least and the longest run that `critical_batch` is fitted to
+FITTED_TOKENS = (4e9, 1e11)
 
 
 def factor_ratio(data: float, params: float = 1.0, exponent: float = ONE_EPOCH) -> float:
