@@ -12,7 +12,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from isogon import Recipe, check, symmetries
-from isogon.dynamics import Finding, Monitor, RunFolder, findings
+from isogon.dynamics import Finding, Monitor, RunFolder, findings, read
+from isogon.dynamics.measure._layers import check_model
 from isogon.errors import ArgumentError
 from isogon.report.run._tables import summarise
 from isogon.theory import law
@@ -306,3 +307,69 @@ def test_a_compiled_model_and_a_wrapped_one_have_the_records_of_the_plain_one():
         assert other.layer.tolist() == plain.layer.tolist()
         np.testing.assert_allclose(other.step_angle, plain.step_angle, rtol=1e-4)
         np.testing.assert_array_equal(other.predicted_step_angle, plain.predicted_step_angle)
+
+
+def test_inputs_may_have_stayed_on_another_device():
+    """As under a Trainer, which moves the model and not the example; the meta device stands for a GPU."""
+    model, ids = make()
+    scale_map, answer, reason = check_model(model.to("meta"), ids[:2, :-1])
+    assert reason is None
+    assert answer.groups
+    assert scale_map is not None
+
+
+def test_a_warm_up_hides_no_difference_between_rates():
+    """Schedulers set every rate to 0 before the monitor is made; the rates that they rise to differ."""
+    model, ids = make()
+    groups = [{"params": [p], "lr": 1e-3 * (1 + place)} for place, p in enumerate(model.parameters())]
+    optimizer = torch.optim.AdamW(groups, weight_decay=0.1)
+    torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: step / 10)
+    assert {group["lr"] for group in optimizer.param_groups} == {0.0}
+    with Monitor(model, optimizer, **MADE, inputs=ids[:2, :-1]) as monitor:
+        notes = [note for layer, note in monitor.notes.items() if layer.startswith("group:")]
+    assert any("different learning rates" in note for note in notes)
+
+
+def test_the_first_line_gives_the_reason_that_is_known():
+    """Weight decay on matrices alone, as the Trainer has it: the group's law fails for that, not for any leak."""
+    model, ids = make()
+    decayed = [p for p in model.parameters() if p.dim() >= 2 and p is not model.embed.weight]
+    rest = [p for p in model.parameters() if not any(p is other for other in decayed)]
+    groups = [{"params": decayed}, {"params": rest, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, lr=1e-3, weight_decay=0.1)
+    monitor = train(model, optimizer, ids, 8, inputs=ids[:2, :-1])
+    silent = [f for f in findings(monitor.records, None, about=monitor.about) if f.name == "no_law"]
+    remarks = [f.advice for f in findings(monitor.records, None, about=monitor.about) if f.name == "remark"]
+    assert any("different weight decays" in text for text in remarks)
+    assert all("share of" not in f.advice for f in silent)
+
+
+def test_rows_and_findings_come_before_the_end_of_a_long_epoch(monkeypatch, tmp_path):
+    """In one-epoch training an epoch is all of the run: a page that follows it, and a kill, must find something."""
+    monkeypatch.setattr("isogon.dynamics._monitor._FLUSH_SECONDS", 0.0)
+    model, ids = make(tied=True)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.1)
+    calls, folder = [], RunFolder(tmp_path / "run")
+    with pytest.warns(UserWarning, match="without a law"):
+        monitor = Monitor(
+            model, optimizer, batch_size=8, samples=10**6, every_steps=1, inputs=ids[:2, :-1], sinks=[folder],
+            on_finding=calls.append,
+        )  # fmt: skip
+    for _ in range(4):
+        optimizer.zero_grad()
+        model(ids[:, :-1]).square().mean().backward()
+        optimizer.step()
+    assert read(tmp_path / "run").step.max() >= 2
+    assert [finding.name for finding in calls] == ["no_law"]
+    monitor.close()
+    assert read(tmp_path / "run").equals(monitor.records)
+
+
+def test_an_optimizer_that_accelerate_wraps_round_deepspeeds_is_refused():
+    model, _ = make()
+    inner = torch.optim.AdamW(model.parameters())
+    kind = type("DeepSpeedOptimizerWrapper", (torch.optim.AdamW,), {"__module__": "accelerate.utils.deepspeed"})
+    wrapper = kind(model.parameters())
+    wrapper.optimizer = inner
+    with pytest.raises(ArgumentError, match="DeepSpeed"):
+        Monitor(model, wrapper, **MADE)

@@ -199,12 +199,12 @@ def test_killed_workers_and_drivers(make_config, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     net = "napping_module:network"
     configs = [
-        make_config(net=net, monitor_every=0, seed=seed, epochs=epochs) for seed, epochs in ((0, 1), (1, 40), (2, 40))
+        make_config(net=net, monitor_every=0, seed=seed, epochs=epochs) for seed, epochs in ((0, 1), (1, 80), (2, 80))
     ]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
     command = driven(tmp_path, configs, workers=2, progress=False)
     folders = [tmp_path / "runs" / config.name for config in configs]
-    # Naps make the runs long and cost nothing.
+    # Naps make the runs long and cost nothing: longer than a loaded machine takes to start a worker.
     driver = subprocess.Popen(command, env={**environment, "NAP": "0.25"}, stderr=subprocess.PIPE)
     try:
         wait_for(lambda: (folders[0] / "result.json").exists())
@@ -221,7 +221,7 @@ def test_killed_workers_and_drivers(make_config, tmp_path, monkeypatch):
         driver.kill()
         driver.wait()
         driver.stderr.close()
-    wait_for(lambda: not any(alive(pid) for pid in [workers[1], *new]), seconds=5)
+    wait_for(lambda: not any(alive(pid) for pid in [workers[1], *new]), seconds=30)
     time.sleep(0.2)
     left = [epochs_in(folder) for folder in folders[1:]]
     time.sleep(0.5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
@@ -14,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from isogon.dynamics.findings import Finding, findings
+from isogon.dynamics.findings import HAS_NO_LAW, Finding, findings
 from isogon.dynamics.measure import (
     Settings,
     Watch,
@@ -37,6 +38,10 @@ from isogon.symmetry import ScaleMap, Symmetries
 
 # Measured steps left on the device before they are fetched all the same, for epochs that hardly end.
 _MOST_WAITING = 1000
+# Seconds after which rows are sent to the sinks though the epoch has not ended.
+_FLUSH_SECONDS = 60.0
+# The share of a run that looking for findings may take.
+_MOST_OF_THE_TIME = 0.01
 _SHARDED = (
     "a model cannot be followed once it is sharded (call isogon.check and isogon.symmetries before fully_shard, and "
     "give the monitor what they return as scale_map= and symmetries=)"
@@ -111,6 +116,9 @@ class Monitor:
         self.active = self.writes or any(map(is_sharded, parameters.values()))
         self._delivery = Delivery(sinks if self.writes else (), strict=strict_sinks)
         self._flush_epochs = flush_epochs
+        self._last_flush = time.monotonic()
+        # Findings look at all records, which takes longer as they grow: not before this time again.
+        self._next_findings = 0.0
         #: why theory predicts nothing for this run; None where it does, or where that is left to the radial leak
         self.silence: str | None = None
         #: remarks on single layers, by their names: why a group has no law, for example
@@ -145,7 +153,7 @@ class Monitor:
         }
         self.notes = {
             **tensors.notes,
-            **{layer: f"has no law, since its members have {how}" for layer, how in unequal.items() if how},
+            **{layer: f"{HAS_NO_LAW}, since its members have {how}" for layer, how in unequal.items() if how},
         }
         self._warn_without_law()
         recipe = _recipe_fields(optimizers[0], self.batch_size, self.samples)
@@ -210,6 +218,7 @@ class Monitor:
         """Send the rows that are ready to the sinks now, and those of epochs that have ended."""
         self._fetch()
         self._delivery.flush()
+        self._last_flush = time.monotonic()
 
     def close(self) -> None:
         """Remove the hooks, send the last rows to the sinks and close those; `.records` can still be read.
@@ -306,6 +315,10 @@ class Monitor:
             watch.end_epoch()
             if all(other.epoch >= watch.epoch for other in self._watches):
                 self._close_epoch({})
+        elif self._flush_epochs and watch.waiting and time.monotonic() - self._last_flush > _FLUSH_SECONDS:
+            # An epoch may be all of a run: what it has measured must not wait for its end.
+            self.flush()
+            self._report_findings()
         elif watch.waiting >= _MOST_WAITING:
             self._fetch()
 
@@ -344,12 +357,14 @@ class Monitor:
 
     def _report_findings(self) -> None:
         """Call `on_finding` with what the records call for by now and have not called for before."""
-        if self._on_finding is None or not self.writes:
+        started = time.monotonic()
+        if self._on_finding is None or not self.writes or (self._watches and started < self._next_findings):
             return
         recipe = self.about["recipe"]
         known = None if recipe is None else Recipe(**recipe)
         under_way = bool(self._watches)
         now = findings(self.records, known, about=self.about, epochs=self.epochs, under_way=under_way)
+        self._next_findings = time.monotonic() + (time.monotonic() - started) / _MOST_OF_THE_TIME
         for finding in now:
             if finding.key not in self._reported:
                 self._reported.add(finding.key)
@@ -388,9 +403,9 @@ def _rank() -> int:
 def _read_settings(
     optimizers: Sequence[torch.optim.Optimizer], parameters: Mapping[str, nn.Parameter]
 ) -> dict[str, Settings]:
-    """The settings that each parameter is trained with now."""
+    """The settings of each parameter, at the rates that schedules start from, since a warm-up begins at 0."""
     settings = {
-        id(p): group_settings(optimizer_kind(optimizer), group)
+        id(p): group_settings(optimizer_kind(optimizer), {**group, "lr": group.get("initial_lr", group["lr"])})
         for optimizer in optimizers
         for group in optimizer.param_groups
         for p in group["params"]

@@ -4,5 +4,6 @@ from __future__ import annotations
 
 from isogon.dynamics.findings._evidence import drops
 from isogon.dynamics.findings._findings import Finding, findings
+from isogon.dynamics.findings._run_facts import HAS_NO_LAW
 
-__all__ = ["Finding", "drops", "findings"]
+__all__ = ["HAS_NO_LAW", "Finding", "drops", "findings"]

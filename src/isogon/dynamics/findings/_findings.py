@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from isogon.dynamics.findings._evidence import drops, peak, root_mean_square, tail
-from isogon.dynamics.findings._run_facts import RunFacts
+from isogon.dynamics.findings._run_facts import HAS_NO_LAW, RunFacts
 from isogon.dynamics.record import ALL, CHANCES_AGAINST, DECIDED_AFTER, LEAK, NOISE, remaining_steps
 from isogon.errors import ArgumentError, check_number, check_whole
 from isogon.recipe import Recipe
@@ -117,8 +117,11 @@ def _reason_of_silence(case: _Case) -> str:
         return "without weight decay there is no equilibrium to compare with"
     if case.recipe is None:
         return "no law is known for its optimizer and settings"
+    for layer, note in case.about.notes.items():
+        if note.startswith(HAS_NO_LAW):
+            return f"{layer} {note}"
     leak = root_mean_square(rows.radial)
-    if leak > LEAK:
+    if leak > LEAK and (case.about.guessed or not case.about.notes):
         return (
             f"no weight passes for scale-invariant, since the gradients have a share of {leak:.2g} along the weights "
             "(isogon.check(model, inputs) says which weights are, and why not)"

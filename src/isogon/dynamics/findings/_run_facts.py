@@ -9,6 +9,10 @@ from typing import Any, Self, TypeVar
 _Kind = TypeVar("_Kind")
 
 
+#: how the note about a group without a law begins
+HAS_NO_LAW = "has no law"
+
+
 @dataclass(frozen=True)
 class RunFacts:
     """What the monitor knew when the run began.

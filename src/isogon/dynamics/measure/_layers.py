@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
+from torch.utils._pytree import tree_map_only
 
 from isogon.errors import ArgumentError, first_line
 from isogon.symmetry import ExportError, ScaleMap, Symmetries, check, scaling_text, symmetries
@@ -63,6 +64,9 @@ def check_model(model: nn.Module, inputs: Any) -> tuple[ScaleMap | None, Symmetr
     """
     args, kwargs = ((), inputs) if isinstance(inputs, Mapping) else (inputs, {})
     args = args if isinstance(args, tuple | list) else (args,)
+    # An example may have stayed where it was made when the model moved to its device, as under a Trainer.
+    device = next((parameter.device for parameter in model.parameters()), None)
+    args, kwargs = tree_map_only(torch.Tensor, lambda tensor: tensor.to(device), (tuple(args), dict(kwargs)))
     try:
         return check(model, *args, kwargs=kwargs), symmetries(model, *args, kwargs=kwargs), None
     except ExportError as error:

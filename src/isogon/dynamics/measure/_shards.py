@@ -29,7 +29,9 @@ def refuse_flat_shards(model: nn.Module, optimizers: Sequence[Any]) -> None:
             "a FullyShardedDataParallel, whose flat parameters join several layers",
             "call torch.distributed.fsdp.fully_shard(model) instead",
         )
-    makers = {type(part).__module__.partition(".")[0] for part in (model, *optimizers)}
+    # accelerate wraps its optimizers, in a module of that name or round one of them.
+    wrapped = [getattr(optimizer, "optimizer", None) for optimizer in optimizers]
+    makers = {name for part in (model, *optimizers, *wrapped) for name in type(part).__module__.split(".")}
     if "deepspeed" in makers or any(hasattr(p, "ds_id") for p in model.parameters()):
         raise ArgumentError(
             "optimizer",
