@@ -7,6 +7,7 @@ from isogon.lab._progress import board_of
 from isogon.lab.data import DamagedDataError, Dataset, MissingDataError, data_root, is_text, load, require_package
 from isogon.lab.engines import (
     ENGINES,
+    DeviceLostError,
     DiskFull,
     Engine,
     EpochEnded,
@@ -21,6 +22,7 @@ from isogon.lab.engines import (
     ValueRefused,
     ValueReported,
     keep_ready,
+    lost_device,
     pool_for,
     run_all,
 )
@@ -59,6 +61,7 @@ __all__ = [
     "Config",
     "DamagedDataError",
     "Dataset",
+    "DeviceLostError",
     "DiskFull",
     "DiskFullError",
     "Engine",
@@ -90,6 +93,7 @@ __all__ = [
     "lanes",
     "load",
     "load_checkpoint",
+    "lost_device",
     "naming_a_full_disk",
     "require_package",
     "pool_for",

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from isogon.lab.engines._local import LocalEngine
+from isogon.lab.engines._placement import gpus
 from isogon.lab.engines._workers import default_workers
 from isogon.lab.gpu import AT_ONCE
 from isogon.lab.run import Config
@@ -31,7 +32,8 @@ class LanesEngine(LocalEngine):
             if device.startswith("cuda"):
                 # The longest first, so that at the end no lane is left to train alone for long.
                 group.sort(key=lambda config: -config.steps * config.recipe.batch_size)
-                part = AT_ONCE["cuda"] if shared else len(group)
+                # A part for each GPU.
+                part = AT_ONCE["cuda"] if shared else -(-len(group) // max(1, len(gpus(device))))
             else:
                 part = min(AT_ONCE["cpu"], -(-len(group) // (workers or default_workers(device))))
             units += [group[start : start + part] for start in range(0, len(group), part)]

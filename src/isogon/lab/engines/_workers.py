@@ -19,11 +19,14 @@ import torch
 
 from isogon.errors import IsogonError
 from isogon.lab.engines._events import Event, EventListener, RunFailed
+from isogon.lab.engines._placement import VISIBLE, DeviceLostError, Placement, gpus
 
 # A job whose worker dies is tried again, since the machine may have been short of memory; not for ever.
 _TRIES = 2
 # Exit code of a worker that should start workers itself: it runs the coordinator's script, which has no main guard.
 _UNGUARDED = 78
+# Exit code of a worker that has lost its GPU.
+_DEVICE_LOST = 79
 
 
 class Job(Protocol):
@@ -41,9 +44,16 @@ _KEPT: ContextVar[list[_Worker] | None] = ContextVar("kept", default=None)
 
 
 def work_through(
-    jobs: Sequence[AnyJob], *, workers: int, on_event: EventListener, claim: Callable[[AnyJob], bool] | None = None
+    jobs: Sequence[AnyJob],
+    *,
+    workers: int,
+    on_event: EventListener,
+    claim: Callable[[AnyJob], bool] | None = None,
+    places: Sequence[str] = (),
 ) -> None:
     """Do all jobs, `workers` at a time; one whose worker dies twice is a `RunFailed` and ends no other.
+
+    `places` are the GPUs among which the workers are spread (see `_placement.py`); each sees its own alone.
 
     `claim` is called right before a job is first given to a worker; where it returns False, another coordinator does
     it.
@@ -53,15 +63,20 @@ def work_through(
     context = multiprocessing.get_context("spawn")
     shared = _KEPT.get()
     waiting = deque((job, 1) for job in jobs)  # and which try it will be
+    placement = Placement(places, workers)
     busy: dict[Connection, _Worker] = {}
     idle: list[_Worker] = [] if shared is None else shared
     try:
         while waiting or busy:
-            while waiting and len(busy) < workers:
+            while waiting and len(busy) < workers and (place := placement.take()) is not None:
                 job, tries = waiting.popleft()
                 if tries == 1 and claim is not None and not claim(job):
+                    placement.release(place)
                     continue
-                worker = idle.pop() if idle else _Worker(context)
+                ready = next((worker for worker in idle if worker.place == place), None)
+                if ready is not None:
+                    idle.remove(ready)
+                worker = ready or _Worker(context, place)
                 busy[worker.connection] = worker
                 worker.give(job, tries)
             if not busy:  # all that was left belongs to other coordinators
@@ -73,9 +88,11 @@ def work_through(
                 except (EOFError, OSError):
                     del busy[worker.connection]
                     _handle_death(worker, waiting, on_event)
+                    placement.release(worker.place, lost=worker.process.exitcode == _DEVICE_LOST)
                     continue
                 if event is None:  # the job is done
                     idle.append(busy.pop(worker.connection))
+                    placement.release(worker.place)
                 else:
                     on_event(event)
     finally:
@@ -101,11 +118,12 @@ class _Worker:
 
     job: Job
 
-    def __init__(self, context: Any) -> None:
+    def __init__(self, context: Any, place: str = "") -> None:
+        self.place = place
         self.connection, remote = context.Pipe()
         # No daemon: a job may have processes of its own, for example those of a DataLoader.
         self.process: BaseProcess = context.Process(target=_work, args=(remote,), daemon=False)
-        with _block_interrupts():
+        with _block_interrupts(), _only_gpu(place):
             self.process.start()
         remote.close()
         self.tries = 0
@@ -119,6 +137,21 @@ class _Worker:
         self.process.terminate()
         self.process.join()
         self.connection.close()
+
+
+@contextmanager
+def _only_gpu(place: str) -> Iterator[None]:
+    """A process that starts within it sees this GPU alone."""
+    before = os.environ.get(VISIBLE)
+    try:
+        if place:
+            os.environ[VISIBLE] = place
+        yield
+    finally:
+        if place and before is None:
+            del os.environ[VISIBLE]
+        elif place and before is not None:
+            os.environ[VISIBLE] = before
 
 
 @contextmanager
@@ -167,6 +200,8 @@ def _work(connection: Connection) -> None:
             connection.send(None)
     except (EOFError, BrokenPipeError):
         pass
+    except DeviceLostError:
+        os._exit(_DEVICE_LOST)
 
 
 def _die_with_the_coordinator() -> None:
@@ -178,7 +213,7 @@ def _die_with_the_coordinator() -> None:
 
 
 def default_workers(device: str) -> int:
-    """The cores that this process may use; one process for a GPU."""
+    """The cores that this process may use; one process for each GPU."""
     if device.startswith("cuda"):
-        return 1
+        return max(1, len(gpus(device)))
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
