@@ -135,6 +135,9 @@ def test_where_only_weights_without_effect_are_invariant_all_has_no_law():
     later = monitor.records.query("step >= 2")
     law = later.groupby("layer").predicted_step_angle.apply(lambda values: values.notna().any())
     assert law[law].index.tolist() == ["group:residual"]
+    # It is the network that `all` joins, not those biases.
+    norms = monitor.records[monitor.records.step == 7].set_index("layer").norm
+    assert norms["all"] > norms["group:residual"]
     recipe = Recipe.from_optimizer(optimizer, batch_size=8, samples=32)
     found = {(f.name, f.layer) for f in findings(monitor.records, recipe, about=monitor.about)}
     assert {("without_effect", "h.0.k.bias"), ("without_effect", "h.1.k.bias")} == found

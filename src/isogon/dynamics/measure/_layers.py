@@ -101,10 +101,10 @@ def choose(
     """What to watch of `parameters`; `silence` is why theory predicts nothing for them, if known already.
 
     With a map: rows for the parameters invariant by themselves; `all` joins every parameter when the model is jointly
-    invariant, else those. With symmetries as well: each group of weights that scale together is a layer too, and every
-    other tensor of two or more dimensions has rows without a law. Without a map: rows for tensors of two or more
-    dimensions, and the radial leak decides about laws and `all`. Where theory is silent: the same rows, all of which
-    `all` joins.
+    invariant, or when none of those is a matrix, else those. With symmetries as well: each group of weights that scale
+    together is a layer too, and every other tensor of two or more dimensions has rows without a law. Without a map:
+    rows for tensors of two or more dimensions, and the radial leak decides about laws and `all`. Where theory is
+    silent: the same rows, all of which `all` joins.
     """
     matrices = {name for name, p in parameters.items() if p.dim() >= 2}
     alone: set[str] = set()
@@ -126,7 +126,8 @@ def choose(
         rows |= matrices or set(parameters)
     grouped = {name for members in groups.values() for name in members}
     names = [name for name in parameters if jointly or name in rows or name in grouped]
-    joined = set(names) if jointly or not alone else alone
+    # Of vectors alone, such as biases of keys, `all` would say nothing of the network.
+    joined = alone if alone & matrices and not jointly else set(names)
     return Watched(
         names=tuple(names),
         sizes=tuple(parameters[name].numel() for name in names),

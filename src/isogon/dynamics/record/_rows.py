@@ -161,7 +161,10 @@ class RowMaker:
         """
         silent = self.watched.silence is not None
         of_groups = np.full((len(lawful), len(self._groups)), not silent)
-        jointly = (lawful & self.watched.joined).any(axis=1, keepdims=True) | (self.watched.joint and not silent)
+        joined = self.watched.joined
+        # Where nothing but vectors is invariant, `all` joins the others too, and no law is about that.
+        alike = not self.watched.mapped or bool(self.watched.lawful[joined].all())
+        jointly = (alike & (lawful & joined).any(axis=1, keepdims=True)) | (self.watched.joint and not silent)
         return np.concatenate([lawful[:, self.watched.layers], of_groups, jointly], axis=1)
 
     def _find_members(self, lawful: Bools) -> Bools:
