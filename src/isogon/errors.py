@@ -23,8 +23,8 @@ _NAMED_SECRET = re.compile(
     """,
     re.DOTALL,
 )
-# An address that was taken for a path has lost one of its slashes.
-_SCHEME_END = re.compile(":/{1,2}")
+# An address that was taken for a path has lost one of its slashes; C:/ is no address.
+_SCHEME_END = re.compile(r"(?<=\w\w):/{1,2}")
 # Characters of a value that are looked at, before it is cut to what a sentence can hold.
 _MOST_LETTERS = 5000
 

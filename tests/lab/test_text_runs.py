@@ -200,6 +200,11 @@ def test_new_options_change_no_key_that_was_stored(make_config):
         ({"augmentation": "flip"}, "augmentation must be none for text"),
         ({"data": "text:"}, "name must be python-stdlib"),
         ({"schedule": "texp_step", "optimizer": "sgd", "decay_on": "matrices"}, "schedule must be"),
+        (
+            {"schedule": "exp(constant)", "optimizer": "sgd", "average": 0.9},
+            "where clip or average is set",
+        ),
+        ({"schedule": "exp(constant)", "optimizer": "sgd", "clip": 1.0}, "where clip or average is set"),
     ],
 )
 def test_bad_options_are_refused(changes, match):

@@ -103,3 +103,19 @@ def test_a_network_without_hidden_matrices_is_refused():
     matrix.grad = weight.grad = None
     optimizer.step(lambda: (matrix.sum() + weight.sum()).backward())
     assert (matrix != 1).all()
+
+
+def test_a_copy_steps_by_itself():
+    import copy
+    import pickle
+
+    model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 2))
+    optimizer = MuonWithAdamW([model[0].weight], [model[0].bias, *model[1].parameters()], lr=0.1)
+    for again in (copy.deepcopy(optimizer), pickle.loads(pickle.dumps(optimizer))):
+        for group in again.param_groups:
+            for weight in group["params"]:
+                weight.grad = torch.ones_like(weight)
+        before = again.param_groups[0]["params"][0].detach().clone()
+        again.step()
+        assert not torch.equal(again.param_groups[0]["params"][0], before)
+        assert again.parts[0].param_groups[0] is again.param_groups[0]

@@ -68,3 +68,26 @@ def test_depths_rise_with_the_order_of_use():
     assert deep["head.weight"] == deep["norm.weight"] == 4
     assert list(deep) == [name for name, _ in model.named_parameters()]
     assert torch.tensor(list(deep.values())).diff().min() >= 0
+
+
+def test_the_head_is_the_last_layer_tied_or_not():
+    for tied in (False, True):
+        names = hidden_matrices(nets.gpt(7, 4, depth=2, width=8, heads=2, tied=tied))
+        assert "blocks.1.mlp.down.weight" in names
+        assert "head.weight" not in names
+
+
+def test_depths_are_those_of_blocks_and_not_of_a_blocks_parts():
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.experts = nn.ModuleList(nn.Linear(2, 2) for _ in range(4))
+
+    model = nn.Module()
+    model.blocks, model.head = nn.ModuleList([Block(), Block()]), nn.Linear(2, 2)
+    answer = depths(model)
+    assert {answer[f"blocks.0.experts.{number}.weight"] for number in range(4)} == {1}
+    assert {answer[f"blocks.1.experts.{number}.weight"] for number in range(4)} == {2}
+    assert answer["head.weight"] == 3
+    plain = depths(nn.Sequential(nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 2)))
+    assert plain["0.weight"] < plain["2.weight"]

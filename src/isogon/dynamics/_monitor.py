@@ -116,6 +116,8 @@ class Monitor:
         self.active = self.writes or any(map(is_sharded, parameters.values()))
         self._delivery = Delivery(sinks if self.writes else (), strict=strict_sinks)
         self._flush_epochs = flush_epochs
+        # Processes that share weights measure together, and their clocks differ: those leave it to the epoch's end.
+        self._flush_within = flush_epochs and not any(map(is_sharded, parameters.values()))
         self._last_flush = time.monotonic()
         # Findings look at all records, which takes longer as they grow: not before this time again.
         self._next_findings = 0.0
@@ -315,7 +317,7 @@ class Monitor:
             watch.end_epoch()
             if all(other.epoch >= watch.epoch for other in self._watches):
                 self._close_epoch({})
-        elif self._flush_epochs and watch.waiting and time.monotonic() - self._last_flush > _FLUSH_SECONDS:
+        elif self._flush_within and watch.waiting and time.monotonic() - self._last_flush > _FLUSH_SECONDS:
             # An epoch may be all of a run: what it has measured must not wait for its end.
             self.flush()
             self._report_findings()

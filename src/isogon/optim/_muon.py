@@ -76,6 +76,14 @@ class MuonWithAdamW(torch.optim.Optimizer):
             raise ArgumentError("param_group", "given when the optimizer is made", "one more", "make another one")
         super().add_param_group(param_group)
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "parts": self.parts}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._complete = True
+        self._share()
+
     def load_state_dict(self, state_dict: Any) -> None:
         super().load_state_dict(state_dict)
         self._share()

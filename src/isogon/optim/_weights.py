@@ -26,9 +26,9 @@ def decayed_weights(model: nn.Module) -> tuple[str, ...]:
 
 def hidden_matrices(model: nn.Module) -> tuple[str, ...]:
     """The names of `decayed_weights` without the last layer, the head: what Muon is for, where they are matrices."""
-    weights = _weights(model)
-    last = next((owner for _, owner in reversed(weights) if isinstance(owner, nn.Linear)), None)
-    return tuple(name for name, owner in weights if owner is not last)
+    linear = [module for module in unwrap(model).modules() if isinstance(module, nn.Linear)]
+    head = linear[-1] if linear else None  # tied to an embedding or not
+    return tuple(name for name, owner in _weights(model) if owner is not head)
 
 
 def _weights(model: nn.Module) -> list[tuple[str, nn.Module]]:
@@ -58,15 +58,18 @@ def depths(model: nn.Module) -> dict[str, int]:
     rows = {
         name: max(Counter(type(child) for child in module.children()).values(), default=0)
         for name, module in model.named_modules()
-        if name and isinstance(module, nn.Sequential | nn.ModuleList)
+        if isinstance(module, nn.Sequential | nn.ModuleList)
     }
-    row = max(rows, key=lambda name: rows[name], default=None)
+    repeating = [name for name, count in rows.items() if name and count > 1]
+    # Not a row within another, such as the experts of a block; a plain Sequential is one itself.
+    outer = [name for name in repeating if not any(name.startswith(f"{other}.") for other in repeating)]
+    row = max(outer, key=lambda name: rows[name], default="" if "" in rows else None)
     answers: dict[str, int] = {}
     reached = 0
     for name, _ in model.named_parameters():
-        inside = row is not None and name.startswith(f"{row}.")
+        inside = row is not None and (row == "" or name.startswith(f"{row}."))
         if inside:
-            number = name.removeprefix(f"{row}.").partition(".")[0]
+            number = name.removeprefix(f"{row}." if row else "").partition(".")[0]
             reached = 1 + int(number) if number.isdecimal() else reached
         elif reached:
             answers[name] = 1 + len(list(model.get_submodule(row or "").children()))

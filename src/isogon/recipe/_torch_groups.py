@@ -131,7 +131,7 @@ def starting_group(groups: list[dict[str, Any]], group: int | None) -> dict[str,
         last = len(groups) - 1
         return groups[check_whole("group", group, low=0, high=last, cure=f"count the groups from 0 to {last}")]
     # Of Muon with an AdamW inside, as its author publishes it, the recipe is about Muon's groups.
-    groups = [settings for settings in groups if settings.get("use_muon", True)]
+    groups = [settings for settings in groups if settings.get("use_muon", True)] or groups
     decayed = [settings for settings in groups if float(settings.get("weight_decay", 0.0)) > 0] or groups
     keys = ("lr", "weight_decay", "momentum", "betas", "nesterov", "dampening", *_CONVENTION_FLAGS)
     for key in keys:

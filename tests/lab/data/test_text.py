@@ -124,3 +124,14 @@ def test_names_are_told_apart():
     assert read_name("python-stdlib").context == 128
     with pytest.raises(ArgumentError):
         read_name("python-stdlib\0")
+
+
+@pytest.mark.parametrize("files", [{"a.txt": 3}, {"a.txt": 3, "b.txt": 3, "c.txt": 3}])
+def test_few_documents_keep_their_end_for_validation(tmp_path, files):
+    """Without a line to cut at, or with too few documents for one of them to be kept."""
+    for name, copies in files.items():
+        (tmp_path / name).write_bytes(bytes(range(65, 91)) * 100 * copies)
+    data = load(f"text:{tmp_path}?context=8")
+    assert len(data.train_x) > 5 * len(data.test_x) > 0
+    one = load(f"text:{tmp_path / 'a.txt'}?context=8")
+    assert len(one.test_x) > 0

@@ -209,6 +209,8 @@ def _find_damage(file: Path) -> str | None:
     content = file.read_bytes()
     try:
         columns = _read_parquet(BytesIO(content)).columns
+    except MemoryError:
+        raise
     except Exception as error:  # pyarrow raises errors of many types
         return first_line(error)
     needed = _EPOCH_COLUMNS if file.name == EPOCHS else tuple(SCHEMA)

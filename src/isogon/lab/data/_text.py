@@ -1,8 +1,9 @@
 """Text as bytes: Python's standard library, which is on every machine, or files of your own, cut into sequences.
 
-Documents are split into training and validation first, so that no sequence of one is part of the other. The training
-documents, joined by a byte 0, are cut into sequences of `context` bytes, each with the bytes one place later as its
-labels; every byte but the first is a label once.
+Documents are split into training and validation first, so that no sequence of one is part of the other; of few
+documents the last tenth of the text is for validation. The training documents, joined by a byte 0, are cut into
+sequences of `context` bytes, each with the bytes one place later as its labels; every byte but the first is a label
+once.
 """
 
 from __future__ import annotations
@@ -127,6 +128,10 @@ def _cut(place: Path | str, documents: list[tuple[str, bytes]], context: int) ->
         digest = hashlib.sha256(name.encode("utf-8", "surrogateescape")).digest()
         parts[digest[0] % _SPLIT == 0].append(content)
     train, test = (_sequences(b"\0".join(parts[held_out]), context) for held_out in (False, True))
+    if len(train) == 0 or len(test) == 0:  # too few documents for one to be kept: the end of the text is
+        whole = b"\0".join(content for _, content in documents)
+        kept = len(whole) - len(whole) // _SPLIT
+        train, test = _sequences(whole[:kept], context), _sequences(whole[kept:], context)
     for what, sequences in (("training", train), ("validation", test)):
         if len(sequences) == 0:
             raise DamagedDataError(

@@ -6,8 +6,8 @@ A worker is a process that sees its own GPU alone, by CUDA_VISIBLE_DEVICES, so t
 from __future__ import annotations
 
 import os
-from collections import Counter
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -16,7 +16,7 @@ from isogon.errors import IsogonError
 
 #: what tells a process which GPUs there are
 VISIBLE = "CUDA_VISIBLE_DEVICES"
-#: workers that a GPU may lose in a row before it counts as dead
+#: different jobs whose workers a GPU may lose in a row before it counts as dead
 MOST_LOST = 2
 
 
@@ -59,39 +59,56 @@ class Placement:
     places: Sequence[str]
     workers: int
     busy: Counter[str] = field(default_factory=Counter)
-    lost: Counter[str] = field(default_factory=Counter)
+    #: place → the jobs whose workers it lost since one ended well there
+    lost: defaultdict[str, set[Hashable]] = field(default_factory=lambda: defaultdict(set))
+    #: why the last one was lost
+    reason: str = ""
 
     @property
     def alive(self) -> list[str]:
-        return [place for place in dict.fromkeys(self.places) if self.lost[place] < MOST_LOST]
+        return [place for place in dict.fromkeys(self.places) if len(self.lost[place]) < MOST_LOST]
 
-    def take(self) -> str | None:
-        """A place with room, the one with the least to do; None where all are full."""
+    def take(self, avoid: Collection[str] = ()) -> str | None:
+        """A place with room, the one with the least to do; None where all are full.
+
+        One of `avoid` is taken only where no other is alive.
+        """
         if not self.places:
             return ""
-        if not self.alive:
+        alive = self.alive
+        if not alive:
             raise DeviceLostError(
-                f"Every GPU ({', '.join(dict.fromkeys(self.places))}) has lost its workers {MOST_LOST} times in a row: "
-                "look at nvidia-smi; the same command resumes."
+                f"Every GPU ({', '.join(dict.fromkeys(self.places))}) has lost the workers of {MOST_LOST} jobs in a row"
+                f"{f' ({self.reason})' if self.reason else ''}: look at nvidia-smi, and at what they have in common; "
+                "the same command resumes."
             )
-        room = {place: self._share(place) - self.busy[place] for place in self.alive}
-        free = [place for place, left in room.items() if left > 0]
-        if not free or self.busy.total() >= self.workers:
+        welcome = [place for place in alive if place not in avoid] or alive
+        room = {place: self._share(place, alive) - self.busy[place] for place in welcome}
+        place = max(room, key=lambda place: room[place])
+        if room[place] <= 0 or self.busy.total() >= self.workers:
             return None
-        place = max(free, key=lambda place: room[place])
         self.busy[place] += 1
         return place
 
-    def _share(self, place: str) -> int:
+    def _share(self, place: str, alive: Sequence[str]) -> int:
         """Workers that a place may have: as many more as it is named more often."""
-        named = [name for name in self.places if name in self.alive]
+        named = [name for name in self.places if name in alive]
         return -(-self.workers * named.count(place) // len(named))
 
-    def release(self, place: str, *, lost: bool = False) -> None:
-        """A worker there has ended its job, or has `lost` its GPU."""
+    def release(self, place: str) -> None:
+        """A worker there has nothing to do any more."""
         if place:
             self.busy[place] -= 1
-            self.lost[place] = self.lost[place] + 1 if lost else 0
+
+    def succeed(self, place: str) -> None:
+        """A job has ended there: what was lost before was not the GPU's fault, or it has recovered."""
+        self.lost[place].clear()
+
+    def lose(self, place: str, job: Hashable, reason: str) -> None:
+        """The worker of `job` could no longer use the GPU there."""
+        if place:
+            self.lost[place].add(job)
+            self.reason = reason
 
 
 def lost_device(error: BaseException) -> bool:

@@ -145,6 +145,10 @@ class TrainingJob:
     def move_to(self, out: str) -> Self:
         return replace(self, out=out)
 
+    def split(self) -> list[Self]:
+        """A job for each config."""
+        return [replace(self, configs=(config,), together=False) for config in self.configs]
+
     def work(self, emit: EventListener) -> None:
         """Train them. A full disk is reported, and the rest is left for later."""
 
@@ -178,7 +182,7 @@ class TrainingJob:
 def _refuse_lost_device(error: Exception) -> None:
     """Let the worker end where its GPU is gone: another one does the job, and the run is not at fault."""
     if lost_device(error):
-        raise DeviceLostError(f"The GPU is lost ({first_line(error)}).") from error
+        raise DeviceLostError(f"the GPU is lost ({first_line(error)})") from error
 
 
 def _failed_run(config: Config, folder: Path, error: str) -> Run:

@@ -10,10 +10,11 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import torch
 
@@ -21,12 +22,11 @@ from isogon.errors import IsogonError
 from isogon.lab.engines._events import Event, EventListener, RunFailed
 from isogon.lab.engines._placement import VISIBLE, DeviceLostError, Placement, gpus
 
-# A job whose worker dies is tried again, since the machine may have been short of memory; not for ever.
-_TRIES = 2
+# A job whose worker dies is tried again, since the machine may have been short of memory; not for ever. One that lost
+# its GPU may have once more, on another one.
+_TRIES, _TRIES_ON_GPUS = 2, 3
 # Exit code of a worker that should start workers itself: it runs the coordinator's script, which has no main guard.
 _UNGUARDED = 78
-# Exit code of a worker that has lost its GPU.
-_DEVICE_LOST = 79
 
 
 class Job(Protocol):
@@ -37,6 +37,13 @@ class Job(Protocol):
 
     def work(self, emit: EventListener) -> None:
         """Do it, and report events; an exception here counts as the worker's death."""
+
+
+@runtime_checkable
+class Divisible(Protocol):
+    """A job of several runs that can be done one by one."""
+
+    def split(self) -> Sequence[Job]: ...
 
 
 AnyJob = TypeVar("AnyJob", bound=Job)
@@ -62,15 +69,15 @@ def work_through(
         os._exit(_UNGUARDED)
     context = multiprocessing.get_context("spawn")
     shared = _KEPT.get()
-    waiting = deque((job, 1) for job in jobs)  # and which try it will be
+    waiting = deque(_Attempt(job) for job in jobs)
     placement = Placement(places, workers)
     busy: dict[Connection, _Worker] = {}
     idle: list[_Worker] = [] if shared is None else shared
     try:
         while waiting or busy:
-            while waiting and len(busy) < workers and (place := placement.take()) is not None:
-                job, tries = waiting.popleft()
-                if tries == 1 and claim is not None and not claim(job):
+            while waiting and len(busy) < workers and (place := placement.take(waiting[0].lost_at)) is not None:
+                attempt = waiting.popleft()
+                if attempt.tries == 1 and claim is not None and not claim(attempt.job):  # type: ignore[arg-type]
                     placement.release(place)
                     continue
                 ready = next((worker for worker in idle if worker.place == place), None)
@@ -78,21 +85,26 @@ def work_through(
                     idle.remove(ready)
                 worker = ready or _Worker(context, place)
                 busy[worker.connection] = worker
-                worker.give(job, tries)
+                worker.give(attempt)
             if not busy:  # all that was left belongs to other coordinators
                 break
             for connection in wait(list(busy)):
                 worker = busy[connection]  # type: ignore[index]
                 try:
-                    event: Event | None = worker.connection.recv()
+                    event: Event | _GpuLost | None = worker.connection.recv()
                 except (EOFError, OSError):
                     del busy[worker.connection]
+                    placement.release(worker.place)
+                    if worker.lost is not None:
+                        placement.lose(worker.place, tuple(worker.attempt.job.keys), worker.lost)
                     _handle_death(worker, waiting, on_event)
-                    placement.release(worker.place, lost=worker.process.exitcode == _DEVICE_LOST)
                     continue
-                if event is None:  # the job is done
+                if isinstance(event, _GpuLost):
+                    worker.lost = event.reason
+                elif event is None:  # the job is done
                     idle.append(busy.pop(worker.connection))
                     placement.release(worker.place)
+                    placement.succeed(worker.place)
                 else:
                     on_event(event)
     finally:
@@ -113,25 +125,42 @@ def keep_workers() -> Iterator[None]:
             worker.end()
 
 
+@dataclass
+class _Attempt:
+    """A job, which try it will be, and the GPUs that it was lost on."""
+
+    job: Job
+    tries: int = 1
+    lost_at: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class _GpuLost:
+    """A worker's last message: it can no longer use its GPU."""
+
+    reason: str
+
+
 class _Worker:
     """A process and the connection to it."""
 
-    job: Job
+    attempt: _Attempt
 
     def __init__(self, context: Any, place: str = "") -> None:
         self.place = place
+        #: why it could no longer use its GPU
+        self.lost: str | None = None
         self.connection, remote = context.Pipe()
         # No daemon: a job may have processes of its own, for example those of a DataLoader.
         self.process: BaseProcess = context.Process(target=_work, args=(remote,), daemon=False)
         with _block_interrupts(), _only_gpu(place):
             self.process.start()
         remote.close()
-        self.tries = 0
 
-    def give(self, job: Job, tries: int) -> None:
-        self.job, self.tries = job, tries
+    def give(self, attempt: _Attempt) -> None:
+        self.attempt = attempt
         with suppress(OSError):  # it died while idle; the next read notices
-            self.connection.send(job)
+            self.connection.send(attempt.job)
 
     def end(self) -> None:
         self.process.terminate()
@@ -173,7 +202,7 @@ def _block_interrupts() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _handle_death(worker: _Worker, waiting: deque[tuple[Any, int]], on_event: EventListener) -> None:
+def _handle_death(worker: _Worker, waiting: deque[_Attempt], on_event: EventListener) -> None:
     worker.process.join()
     worker.connection.close()
     if worker.process.exitcode == _UNGUARDED:
@@ -181,11 +210,16 @@ def _handle_death(worker: _Worker, waiting: deque[tuple[Any, int]], on_event: Ev
             "Every worker runs the top level of your script again: put what starts the training below "
             'if __name__ == "__main__":'
         ) from None
-    if worker.tries < _TRIES:
-        waiting.append((worker.job, worker.tries + 1))
+    attempt, lost = worker.attempt, worker.lost is not None
+    if attempt.tries < (_TRIES_ON_GPUS if lost else _TRIES):
+        lost_at = (*attempt.lost_at, worker.place) if lost else attempt.lost_at
+        # A GPU may be lost by one training of several, which then is the only one to lose it again.
+        parts = attempt.job.split() if lost and isinstance(attempt.job, Divisible) else [attempt.job]
+        waiting.extend(_Attempt(part, attempt.tries + 1, lost_at) for part in parts)
         return
-    for key in worker.job.keys:
-        on_event(RunFailed(key, f"its worker ended {_TRIES} times, last with exit code {worker.process.exitcode}"))
+    how = f"last with: {worker.lost}" if lost else f"last with exit code {worker.process.exitcode}"
+    for key in attempt.job.keys:
+        on_event(RunFailed(key, f"its worker ended {attempt.tries} times, {how}"))
 
 
 def _work(connection: Connection) -> None:
@@ -200,8 +234,10 @@ def _work(connection: Connection) -> None:
             connection.send(None)
     except (EOFError, BrokenPipeError):
         pass
-    except DeviceLostError:
-        os._exit(_DEVICE_LOST)
+    except DeviceLostError as error:
+        with suppress(OSError):
+            connection.send(_GpuLost(str(error)))
+        os._exit(1)  # in its usual way Python would ask the GPU to finish
 
 
 def _die_with_the_coordinator() -> None:

@@ -155,6 +155,9 @@ class Config:
         if isinstance(schedule, Exponential | Balanced) and (self.decay_on, self.layer_decay) != ("all", 1.0):
             rule = "an ordinary one where decay_on or layer_decay is set"
             raise ArgumentError("schedule", rule, self.schedule, "it sets the rates of each group itself")
+        if isinstance(schedule, Exponential) and (self.clip is not None or self.average):
+            rule = "an ordinary one where clip or average is set"
+            raise ArgumentError("schedule", rule, self.schedule, "it lets weights grow, and neither follows them")
         find_augmentation(self.augmentation)
         self._leave_defaults_of_images()
         for name in ("net_options", "turns"):

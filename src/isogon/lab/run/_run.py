@@ -154,6 +154,8 @@ class Run:
             if len(epochs) != result["epochs"]:
                 raise ValueError("its table of epochs is not complete")
             config = Config.from_dict(content)
+        except MemoryError:
+            raise
         except Exception:  # pyarrow raises errors of many types
             cure = "remove the folder to train it again"
             raise DamagedRunError("folder", "a run whose files can be read", str(folder), cure) from None

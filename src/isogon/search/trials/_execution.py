@@ -214,7 +214,7 @@ class ObjectiveJob:
             emit(ValueRefused(self.key, str(error)))
         except Exception as error:  # an error of the objective is a failure of that trial
             if lost_device(error):  # another worker does it
-                raise DeviceLostError(f"The GPU is lost ({first_line(error)}).") from error
+                raise DeviceLostError(f"the GPU is lost ({first_line(error)})") from error
             full = full_disk(error, folder)
             if full is None:
                 emit(RunFailed(self.key, traceback.format_exc()))
