@@ -72,6 +72,8 @@ def test_a_file_and_its_tables_are_the_same_study(tmp_path):
         ({"search": {"grid": [0.2, 0.1, 0.4]}}, r"search\.grid must be three or more rising"),
         ({"search": {"sampler": "magic"}}, r"search\.sampler must be"),
         ({"run": {"engine": "slow"}}, r"run\.engine must be"),
+        ({"recipe": {"samples": 10**400}}, r"recipe\.samples must be less than or equal to 10+, got 10+"),
+        ({"recipe": {"epochs": 0}}, r"recipe\.epochs must be greater than or equal to 1, got 0"),
         ({"recipe": {"samples": 400}}, r"recipe\.batch_size must be at most the 25 samples"),
         ({"extra": {}}, r"study key extra is none that isogon knows"),
     ],

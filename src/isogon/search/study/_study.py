@@ -54,9 +54,9 @@ class RecipeTable(_Table):
     weight_decay: float | Literal["?"]
     momentum: float = 0.9
     beta2: float | None = None
-    batch_size: int
-    samples: int
-    epochs: int
+    batch_size: int = Field(ge=1, le=10**15)
+    samples: int = Field(ge=1, le=10**15)
+    epochs: int = Field(ge=1, le=10**9)
 
     @field_validator("optimizer")
     @classmethod
