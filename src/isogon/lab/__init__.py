@@ -22,8 +22,8 @@ from isogon.lab.engines import (
     ValueRefused,
     ValueReported,
     keep_ready,
-    lost_device,
     pool_for,
+    refuse_lost_device,
     run_all,
 )
 from isogon.lab.gpu import lanes
@@ -93,7 +93,7 @@ __all__ = [
     "lanes",
     "load",
     "load_checkpoint",
-    "lost_device",
+    "refuse_lost_device",
     "naming_a_full_disk",
     "require_package",
     "pool_for",

@@ -17,7 +17,7 @@ from isogon.lab.engines._events import (
     ValueRefused,
     ValueReported,
 )
-from isogon.lab.engines._placement import DeviceLostError, lost_device
+from isogon.lab.engines._placement import DeviceLostError, refuse_lost_device
 from isogon.lab.engines._run_all import run_all
 from isogon.lab.engines._table import ENGINE_TABLE, ENGINES, Engine, keep_ready, pool_for
 from isogon.lab.engines.ray import RaySettings
@@ -42,7 +42,7 @@ __all__ = [
     "ValueRefused",
     "ValueReported",
     "keep_ready",
-    "lost_device",
+    "refuse_lost_device",
     "pool_for",
     "run_all",
 ]

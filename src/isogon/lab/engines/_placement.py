@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from isogon.errors import IsogonError
+from isogon.errors import IsogonError, first_line
 
 #: what tells a process which GPUs there are
 VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -109,6 +109,12 @@ class Placement:
         if place:
             self.lost[place].add(job)
             self.reason = reason
+
+
+def refuse_lost_device(error: Exception) -> None:
+    """Let the worker end where its GPU is gone: another one does the job, and the run is not at fault."""
+    if lost_device(error):
+        raise DeviceLostError(f"the GPU is lost ({first_line(error)})") from error
 
 
 def lost_device(error: BaseException) -> bool:

@@ -28,7 +28,7 @@ from isogon.lab.engines._events import (
     TrainingEnded,
     TrainingEpoch,
 )
-from isogon.lab.engines._placement import DeviceLostError, lost_device
+from isogon.lab.engines._placement import refuse_lost_device
 from isogon.lab.engines._table import Engine, find_engine, pool_for
 from isogon.lab.gpu import lanes
 from isogon.lab.run import Config, Run, default_device, train
@@ -161,7 +161,7 @@ class TrainingJob:
                     emit(RunEnded(run.config.key, run.status))
                 return
             except Exception as error:  # one of them; alone, each resumes from its checkpoint and only that one fails
-                _refuse_lost_device(error)
+                refuse_lost_device(error)
                 if full_disk(error, self.out) is None:
                     reason = f"{type(error).__name__}: {first_line(error)}"
                     warnings.warn(f"Lanes train one by one, since one of them failed ({reason}).", stacklevel=2)
@@ -171,18 +171,12 @@ class TrainingJob:
                 run = train(config, place, device=self.device, progress=False, report=partial(report, config))
                 emit(RunEnded(config.key, run.status))
             except Exception as error:  # an error of a config is a failure of that run
-                _refuse_lost_device(error)
+                refuse_lost_device(error)
                 full = full_disk(error, self.out)
                 if full is not None:
                     emit(DiskFull(config.key, full))
                     return
                 emit(RunFailed(config.key, traceback.format_exc()))
-
-
-def _refuse_lost_device(error: Exception) -> None:
-    """Let the worker end where its GPU is gone: another one does the job, and the run is not at fault."""
-    if lost_device(error):
-        raise DeviceLostError(f"the GPU is lost ({first_line(error)})") from error
 
 
 def _failed_run(config: Config, folder: Path, error: str) -> Run:

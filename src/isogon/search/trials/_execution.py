@@ -15,12 +15,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Self
 
-from isogon.errors import ArgumentError, check_whole, first_line
+from isogon.errors import ArgumentError, check_whole
 from isogon.files import read_json, write_json
 from isogon.lab import (
     STOP,
     Config,
-    DeviceLostError,
     DiskFull,
     DiskFullError,
     Engine,
@@ -37,8 +36,8 @@ from isogon.lab import (
     board_of,
     default_device,
     full_disk,
-    lost_device,
     pool_for,
+    refuse_lost_device,
     run_all,
 )
 from isogon.recipe import Recipe
@@ -213,8 +212,7 @@ class ObjectiveJob:
         except MetricError as error:
             emit(ValueRefused(self.key, str(error)))
         except Exception as error:  # an error of the objective is a failure of that trial
-            if lost_device(error):  # another worker does it
-                raise DeviceLostError(f"the GPU is lost ({first_line(error)})") from error
+            refuse_lost_device(error)
             full = full_disk(error, folder)
             if full is None:
                 emit(RunFailed(self.key, traceback.format_exc()))
