@@ -1,12 +1,13 @@
-"""Images per second of many trainings at once on one GPU: lanes against a plain loop, a graph, and a compiled graph.
+"""Images or tokens per second of many trainings at once on one GPU: lanes against a plain and a compiled loop.
 
     python benchmarks/gpu_lanes.py [--only resnet18] [--styles lanes] [--seconds 4] [--json FILE]
     TRITON_CACHE_DIR=$(mktemp -d) python benchmarks/gpu_lanes.py --asides [--only resnet18] [--json FILE]
 
-All styles train the same networks (scale-invariant "affine", ghost batches of 64 where the batch allows) on random
-images of the real shape, with crops and mirrors, SGD with momentum and weight decay, in bfloat16 and channels-last:
+All styles train the same networks in bfloat16: convolutional ones (scale-invariant "affine", ghost batches of 64 where
+the batch allows) channels-last on random images of the real shape with crops and mirrors, GPTs on Python's standard
+library. User networks are timm's, where it is installed.
 
-- `plain`: an eager PyTorch loop with autocast, the data on the GPU;
+- `plain`: an eager PyTorch loop with autocast, the data on the GPU, torch's fused optimizer where there is one;
 - `graph`: the whole of that step as one CUDA graph;
 - `compiled`: `torch.compile` of the network, whose ghost norms are plain operations that it can fuse, in a graph with a
   branch for each of several networks (bare: no records, no test, no order of samples);
@@ -33,8 +34,8 @@ import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -43,11 +44,11 @@ import torch
 from machine import processor
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn.functional import cross_entropy
 
 import isogon
 from isogon import Recipe
 from isogon.lab import Config, Training, lanes
+from isogon.lab.run import loss_of
 from isogon.nets import GhostBatchNorm1d, GhostBatchNorm2d
 
 EPOCHS = 1000
@@ -61,21 +62,42 @@ class Enough(Exception):
     """Lanes have been measured for long enough."""
 
 
+_INVARIANT = {"scale_invariant": "affine", "norm": "ghost", "ghost_batch": 64}
+
+
 @dataclass(frozen=True)
 class Work:
-    """A network, the shape of its images, and the batch; `at_once` are the numbers of lanes to try."""
+    """A network, its data, the batch and the optimizer; `at_once` are the numbers of lanes to try.
+
+    `size` is the side of images, or the context of text, whose `channels` are 0.
+    """
 
     net: str
     batch: int
     size: int = 32
     channels: int = 3
     samples: int = 50_000
+    optimizer: str = "sgd"
+    options: Mapping[str, Any] = field(default_factory=lambda: dict(_INVARIANT))
     at_once: tuple[int, ...] = (1, 2, 4, 8)
     compiled: tuple[int, ...] = ()
 
     @property
     def name(self) -> str:
-        return f"{self.net} {self.size}×{self.size}" + (f", {self.samples:,} samples" if self.samples < 50_000 else "")
+        parts = [self.net.rpartition(":")[2]]
+        parts += [f"{self.options['depth']} × {self.options['width']}"] if "depth" in self.options else []
+        parts += [f"{self.size}×{self.size}" if self.channels else f"{self.size} tokens"]
+        parts += [f", {self.samples:,} samples"] if self.samples < 50_000 and self.channels else []
+        return " ".join(parts) + ("" if self.optimizer == "sgd" else f", {self.optimizer}")
+
+    @property
+    def unit(self) -> str:
+        return "images" if self.channels else "tokens"
+
+    @property
+    def labels(self) -> int:
+        """Of a batch: its images or tokens."""
+        return self.batch * (1 if self.channels else self.size)
 
     @property
     def steps(self) -> int:
@@ -83,15 +105,59 @@ class Work:
         return self.samples // self.batch
 
 
+_VIT = {"depth": 12, "width": 192, "heads": 3}
+_GPT = {"depth": 4, "width": 128, "heads": 4}
+_TEXT: dict[str, Any] = {"size": 128, "channels": 0, "samples": 16_384, "optimizer": "adamw", "options": _GPT}
+_OF_USERS: dict[str, Any] = {"options": {}, "at_once": (1, 6), "compiled": (1,), "optimizer": "adamw"}
 WORKS = {
     "resnet18": Work("resnet18", 128, at_once=(1, 4, 6, 8), compiled=(4,)),
     # Yun's smallest subset: an epoch's end, with its test and records, every 24 steps
     "resnet18-3125": Work("resnet18", 128, samples=3125, at_once=(4, 8)),
+    # 9 steps an epoch
+    "resnet18-1250": Work("resnet18", 128, samples=1250, at_once=(6,)),
+    "resnet18-adamw": Work("resnet18", 128, optimizer="adamw", at_once=(1, 4, 6), compiled=(4,)),
     "cnn4": Work("cnn4", 128, size=28, channels=1, samples=60_000, at_once=(1, 8, 16)),
+    "cnn4-6000": Work("cnn4", 128, size=28, channels=1, samples=6000, at_once=(16,)),
     "preresnet32": Work("preresnet32", 128, at_once=(1, 8)),
     "resnet18-1024": Work("resnet18", 1024, at_once=(1, 2)),
     "densenet100": Work("densenet100", 128, samples=12_500, at_once=(1, 2)),
+    "vit": Work("vit", 128, optimizer="adamw", options=_VIT, at_once=(1, 4, 8), compiled=(1, 4)),
+    "gpt": Work("gpt", 16, **_TEXT, at_once=(1, 4, 8, 16), compiled=(1, 4)),
+    "gpt-muon": Work("gpt", 16, **{**_TEXT, "optimizer": "muon"}, at_once=(1, 8)),
+    "gpt-124m": Work(
+        "gpt",
+        8,
+        size=1024,
+        channels=0,
+        samples=2048,
+        optimizer="adamw",
+        options={"depth": 12, "width": 768, "heads": 12, "norm": "layer", "activation": "gelu"},
+        at_once=(1,),
+        compiled=(1,),
+    ),
+    "timm-resnet18": Work("benchmarks/gpu_lanes.py:timm_resnet18", 128, **_OF_USERS),
+    "timm-mobilenetv2": Work("benchmarks/gpu_lanes.py:timm_mobilenetv2", 128, **_OF_USERS),
+    "timm-vit": Work("benchmarks/gpu_lanes.py:timm_vit", 128, **_OF_USERS),
 }
+
+
+def timm_resnet18(num_classes: int, in_channels: int) -> nn.Module:
+    return _timm("resnet18", num_classes, in_channels)
+
+
+def timm_mobilenetv2(num_classes: int, in_channels: int) -> nn.Module:
+    return _timm("mobilenetv2_100", num_classes, in_channels)
+
+
+def timm_vit(num_classes: int, in_channels: int) -> nn.Module:
+    return _timm("vit_tiny_patch16_224", num_classes, in_channels, img_size=32, patch_size=4)
+
+
+def _timm(name: str, num_classes: int, in_channels: int, **options: Any) -> nn.Module:
+    import timm
+
+    model: nn.Module = timm.create_model(name, num_classes=num_classes, in_chans=in_channels, **options)
+    return model
 
 
 @dataclass
@@ -100,8 +166,9 @@ class Row:
     style: str
     batch: int
     lanes: int
-    images_per_second: float
+    images_per_second: float  # or tokens
     ratio_to_plain: float | None
+    unit: str = "images"
 
 
 class Bench:
@@ -109,10 +176,13 @@ class Bench:
 
     def __init__(self, work: Work, folder: Path, seconds: float) -> None:
         self.work, self.folder, self.seconds = work, folder, seconds
+        if not work.channels:
+            self.data = f"python-stdlib?context={work.size}"
+            return
         random = np.random.default_rng(0)
         shape = (work.size, work.size, work.channels)
         samples = work.batch * work.steps
-        path = folder / f"{work.net}-{work.batch}-{samples}.npz"
+        path = folder / f"{work.size}-{work.channels}-{samples}.npz"
         labels = np.arange(samples) % 10
         np.savez(
             path,
@@ -124,9 +194,13 @@ class Bench:
         self.data = f"npz:{path}"
 
     def config(self, seed: int, *, epochs: int = EPOCHS, monitor_every: int = 10**6) -> Config:
+        optimizer = self.work.optimizer
         recipe = Recipe(
-            lr=0.1,
-            weight_decay=5e-4,
+            optimizer=optimizer,
+            lr=0.1 if optimizer == "sgd" else 1e-3,
+            weight_decay=5e-4 if optimizer == "sgd" else 0.1,
+            momentum=0.95 if optimizer == "muon" else 0.9,
+            beta2=0.95 if optimizer == "adamw" else None,
             batch_size=self.work.batch,
             samples=self.work.batch * self.work.steps,
             epochs=epochs,
@@ -134,8 +208,9 @@ class Bench:
         return Config(
             recipe=recipe,
             net=self.work.net,
-            net_options={"scale_invariant": "affine", "norm": "ghost", "ghost_batch": 64},
+            net_options=self.work.options,
             data=self.data,
+            augmentation="crop-flip" if self.work.channels else "none",
             precision="bfloat16",
             schedule="constant",
             monitor_every=monitor_every,
@@ -167,20 +242,30 @@ class Bench:
 
     def plain(self) -> float:
         training = self.training()
+        optimizer = self.fastest(training)
         batches = self.endless(training)
 
         def step() -> None:
             x, y = next(batches)
-            training.optimizer.zero_grad(set_to_none=True)
+            optimizer.zero_grad(set_to_none=True)
             with training.autocast():
-                loss = cross_entropy(training.model(x), y)
+                loss = loss_of(training.model(x), y)
             loss.backward()
-            training.optimizer.step()
+            optimizer.step()
 
         with all_algorithms():
             for _ in range(5):
                 step()
-            return self.work.batch * self.time_calls(step)
+            return self.work.labels * self.time_calls(step)
+
+    def fastest(self, training: Training, weights: Sequence[Tensor] | None = None) -> torch.optim.Optimizer:
+        """torch's fused optimizer like that of `training`, for its weights or others; Muon has none."""
+        weights = [p for p in training.model.parameters() if p.requires_grad] if weights is None else list(weights)
+        if self.work.optimizer == "adamw":
+            return torch.optim.AdamW(weights, lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1, fused=True, capturable=True)
+        if self.work.optimizer == "sgd":
+            return torch.optim.SGD(weights, lr=0.1, momentum=0.9, weight_decay=5e-4, fused=True)
+        return training.optimizer
 
     @staticmethod
     def endless(training: Training) -> Iterator[tuple[Tensor, Tensor]]:
@@ -192,19 +277,13 @@ class Bench:
         training = self.training()
         places = torch.zeros(self.work.batch, dtype=torch.int64, device="cuda")
         drawn = training.plan.drawn[: self.work.batch].clone()
-        optimizer = torch.optim.SGD(
-            [p for p in training.model.parameters() if p.requires_grad],
-            lr=0.1,
-            momentum=0.9,
-            weight_decay=5e-4,
-            fused=True,
-        )
+        optimizer = self.fastest(training)
 
         def step() -> None:
             optimizer.zero_grad(set_to_none=True)
             x, y = training.inputs(places, drawn)
             with training.autocast():
-                loss = cross_entropy(training.model(x), y)
+                loss = loss_of(training.model(x), y)
             loss.backward()
             optimizer.step()
 
@@ -215,7 +294,7 @@ class Bench:
             places.copy_(samples[: self.work.batch])
             replay()
 
-        return self.work.batch * self.time_calls(again)
+        return self.work.labels * self.time_calls(again)
 
     def compiled(self, branches: int) -> float:
         """Networks in branches of one graph, each compiled with its ghost norms as plain operations."""
@@ -225,17 +304,17 @@ class Bench:
         base = with_plain_norms(trainings[0].model)
         names = [name for name, p in base.named_parameters() if p.requires_grad]
 
-        def loss_of(tensors: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+        def loss(tensors: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
             with torch.autocast("cuda", torch.bfloat16):
-                return cross_entropy(functional_call(base, tensors, (x,)), y)
+                return loss_of(functional_call(base, tensors, (x,)), y)
 
-        compiled = torch.compile(loss_of)
+        compiled = torch.compile(loss)
         streams = [torch.cuda.Stream() for _ in trainings]
         branch_steps = []
         for training in trainings:
             state = {**dict(training.model.named_parameters()), **dict(training.model.named_buffers())}
             weights = [state[name] for name in names]
-            optimizer = torch.optim.SGD(weights, lr=0.1, momentum=0.9, weight_decay=5e-4, fused=True)
+            optimizer = self.fastest(training, weights)
             places, drawn = training.plan.samples[: self.work.batch], training.plan.drawn[: self.work.batch]
 
             def train_branch(
@@ -263,14 +342,14 @@ class Bench:
             for stream in streams:
                 current.wait_stream(stream)
 
-        return branches * self.work.batch * self.time_calls(record(step))
+        return branches * self.work.labels * self.time_calls(record(step))
 
     def lanes(self, at_once: int, *, monitor_every: int = 10**6) -> float:
         """Epochs are counted from the end of the last lane's first to the end of a later one of that same lane.
 
         Lanes end theirs one soon after the other, so that a stretch between two different ones would hold too few.
         """
-        images = self.work.batch * self.work.steps
+        images = self.work.labels * self.work.steps
         seen: set[int] = set()
         start = seconds = 0.0
         last, ended = -1, 0
@@ -388,9 +467,9 @@ def measure_rows(work: Work, folder: Path, options: argparse.Namespace) -> Itera
         if style == "plain":
             plain = speed
         ratio = None if plain is None else round(speed / plain, 2)
-        row = Row(work.name, style, work.batch, many, round(speed), ratio)
+        row = Row(work.name, style, work.batch, many, round(speed), ratio, work.unit)
         print(
-            f"{row.work:22} batch {row.batch:5} {style:10} × {many:2}: {speed:9,.0f} images/s, "
+            f"{row.work:30} batch {row.batch:5} {style:10} × {many:2}: {speed:10,.0f} {row.unit}/s, "
             f"{ratio or float('nan'):6.2f} × plain ({time.perf_counter() - start:.0f} s)",
             flush=True,
         )
@@ -407,7 +486,7 @@ def asides(work: Work, folder: Path, seconds: float) -> dict[str, Any]:
         speeds[every] = round(bench.lanes(_MONITORED_LANES, monitor_every=every))
     named = {"none": speeds[0], "epochs": speeds[10**6], "epochs and a step in 10": speeds[10]}
     for name, speed in named.items():
-        print(f"{work.name}: {speed:,} images/s in {_MONITORED_LANES} lanes, monitored: {name}", flush=True)
+        print(f"{work.name}: {speed:,} {work.unit}/s in {_MONITORED_LANES} lanes, monitored: {name}", flush=True)
     return {"seconds_to_first_step": first, "images_per_second_by_monitoring": named}
 
 

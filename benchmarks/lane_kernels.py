@@ -33,7 +33,12 @@ OURS = {
     "normalise": "normalisation",
     "add_up_backward": "normalisation",
     "gradient": "normalisation",
-    "_sgd": "optimizer",
+    "add_norm": "normalisation",
+    "add_norm_backward": "normalisation",
+    "heads": "heads",
+    "activate": "activation",
+    "swiglu": "activation",
+    "_update": "optimizer",
     "_batch": "augmentation",
     "_cross_entropy": "loss",
 }

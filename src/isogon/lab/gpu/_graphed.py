@@ -9,14 +9,18 @@ weights and buffers.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 
 from isogon.errors import first_line
 from isogon.lab.run import Run, Training
-from isogon.schedules import SgdwForm
+from isogon.optim import Lion, MuonWithAdamW
+from isogon.schedules import AdamwForm, SgdwForm
 
+_RECORDED = (torch.optim.SGD, torch.optim.AdamW, Lion, MuonWithAdamW)
 # Steps launched one operation after another before the recording: libraries choose their algorithms, kernels compile.
 _WARM_UP_STEPS = 3
 
@@ -34,6 +38,7 @@ class GraphedTraining:
         self._full_steps = used // self._batch
         self._step = 0
         self._in_epoch = False
+        self._chance = torch.Generator(training.device)
         self._recording: _Recording | None = None
         #: why no graph is used; None where one is, or will be
         self.refused = why_no_graph(training)
@@ -45,12 +50,13 @@ class GraphedTraining:
 
     def advance(self, most: int) -> bool:
         """Launch up to `most` steps; False once the run has ended. The end of an epoch waits for this lane alone."""
-        with torch.cuda.stream(self.stream):
+        with self._apart():
             if not self._in_epoch:
                 if self.training.ended:
                     return False
                 self._begin_epoch()
             if self._step == self.training.config.steps_per_epoch:
+                self._count_steps()
                 self.training.end_epoch()
                 self._in_epoch = False
             elif self._recording is None or self._step >= self._full_steps:
@@ -61,13 +67,31 @@ class GraphedTraining:
 
     def begin(self) -> None:
         """Get ready for the first step: from here on the lane has all the GPU memory that it needs."""
-        with torch.cuda.stream(self.stream):
+        with self._apart():
             if not self._in_epoch and not self.training.ended:
                 self._begin_epoch()
 
     def finish(self) -> Run:
-        with torch.cuda.stream(self.stream):
+        with self._apart():
             return self.training.finish()
+
+    @contextmanager
+    def _apart(self) -> Iterator[None]:
+        """On the lane's stream, and a random network with random numbers of its own, which no other lane draws from."""
+        generator = _generator(self.training.device)
+        shared = generator.graphsafe_get_state()
+        generator.graphsafe_set_state(self._chance)
+        try:
+            with torch.cuda.stream(self.stream):
+                yield
+        finally:
+            generator.graphsafe_set_state(shared)
+
+    def _count_steps(self) -> None:
+        """Before the optimizer or a checkpoint looks at it: a recorded step counts nothing on the host."""
+        if self._recording is not None:
+            steps = self.training.config.steps_per_epoch
+            self._recording.fused.count(self.training.epoch * steps + self._step)
 
     def _begin_epoch(self) -> None:
         self.training.begin_epoch()
@@ -83,6 +107,7 @@ class GraphedTraining:
         driver = self.training.driver
         halvings = driver.halvings
         if ahead == 0:
+            self._count_steps()
             recording.measured_step()
         else:
             if monitor is not None:
@@ -97,6 +122,7 @@ class GraphedTraining:
             recording.fused.take_rates()
 
     def _ordinary_step(self) -> None:
+        self._count_steps()
         here = slice(self._step * self._batch, (self._step + 1) * self._batch)
         self.training.backward(*self.training.inputs(self.training.plan.samples[here], self.training.plan.drawn[here]))
         self.training.step()
@@ -120,12 +146,13 @@ class _Recording:
         from isogon.lab.gpu.fused import FusedStep  # Triton is not everywhere
 
         self.fused = FusedStep(training, training.config.steps_per_epoch, lanes)
-        before = _state(training)
+        before, chance = _state(training), torch.cuda.get_rng_state(training.device)
         try:
             self._record(stream)
         finally:
             # The first steps were for the recording alone.
             _restore(training, before)
+            torch.cuda.set_rng_state(chance, training.device)
             self.fused.refresh()
 
     def _record(self, stream: torch.cuda.Stream) -> None:
@@ -173,8 +200,13 @@ def _first_error(error: BaseException) -> BaseException:
 
 def _end_generator_capture(device: torch.device) -> None:
     """A capture that fails leaves torch's generator waiting for its end, and every later sample would be refused."""
-    generator = torch.cuda.default_generators[torch.cuda.current_device() if device.index is None else device.index]
+    generator = _generator(device)
     generator.graphsafe_set_state(generator.clone_state())
+
+
+def _generator(device: torch.device) -> torch.Generator:
+    """That from which everything on the device draws which has no generator of its own."""
+    return torch.cuda.default_generators[torch.cuda.current_device() if device.index is None else device.index]
 
 
 def _state(training: Training) -> list[torch.Tensor]:
@@ -191,25 +223,22 @@ def _tensors(training: Training) -> list[torch.Tensor]:
     """All that a step changes."""
     entries = [entry for state in training.optimizer.state.values() for entry in state.values()]
     buffers = [entry for entry in entries if isinstance(entry, torch.Tensor)]
-    return [*training.model.parameters(), *training.model.buffers(), *buffers, training.sums]
+    averages = [] if training.average is None else training.average.averages
+    return [*training.model.parameters(), *training.model.buffers(), *buffers, *averages, training.sums]
 
 
 def why_no_graph(training: Training) -> str | None:
     """Why a step of the training cannot be recorded; None where it can.
 
-    It can where it is the same work every time and nobody looks between two: with SGD, a momentum that stays, and
-    nothing random in the network.
+    It can where it is the same work every time and nobody looks between two: with an optimizer of the lab whose
+    momentum stays.
     """
+    schedule = training.driver.exponential
     reasons = {
         f"it runs on a {training.device.type} device": training.device.type != "cuda",
-        f"only SGD is recorded, and this is {type(training.optimizer).__name__}": not isinstance(
-            training.optimizer, torch.optim.SGD
-        ),
-        "it reads text": training.data.is_text,
-        "its gradients are clipped": training.config.clip is not None,
-        "its weights are averaged": training.config.average > 0,
-        "its schedule changes the momentum": isinstance(training.driver.exponential, SgdwForm),
-        "the network is random, for example by dropout": training.is_random,
+        f"{type(training.optimizer).__name__} is not recorded": not isinstance(training.optimizer, _RECORDED),
+        "its schedule changes the momentum": isinstance(schedule, SgdwForm),
+        "its schedule changes AdamW's eps": isinstance(schedule, AdamwForm),
         "it adds gradients up over micro batches": training.config.micro_batch is not None,
         "it measures angles over several steps": bool(training.config.turns),
         "its weights are not in float32": any(p.dtype != torch.float32 for p in training.model.parameters()),

@@ -89,7 +89,7 @@ def lanes(
     if reason is not None:
         warnings.warn(f"Lanes train one by one: {reason}.", stacklevel=2)
     # One alone needs no lane on a CPU; on a GPU its steps are recorded all the same.
-    if sample is None or reason is not None or sample.is_random or (device.type == "cpu" and len(waiting) == 1):
+    if sample is None or reason is not None or (device.type == "cpu" and (sample.is_random or len(waiting) == 1)):
         ended = _train_in_turn(waiting, places, device, report)
     else:
         at_once = min(at_once or _most_at_once(sample, device), len(waiting))
@@ -249,10 +249,10 @@ def why_one_by_one(training: Training, device: torch.device) -> str | None:
 
     On a CPU networks are stacked where that is possible and faster: small images, or no convolution.
     """
-    if training.is_random:  # lanes that share torch's one generator would not sample what each would alone
-        return "the network is random, for example by dropout"
     if device.type != "cpu":
         return None
+    if training.is_random:  # lanes that share torch's one generator would not sample what each would alone
+        return "the network is random, for example by dropout"
     height, width = training.data.image_size
     if height * width > _MOST_PIXELS and any(isinstance(module, nn.Conv2d) for module in training.model.modules()):
         return f"convolutions over {height}×{width} pixels are faster so on a CPU"

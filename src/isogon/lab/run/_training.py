@@ -106,7 +106,7 @@ class Training:
         else:
             self.optimizer = make_optimizer(parameter_groups(self.model, config), config.recipe)
             self.driver = drive(self.optimizer, schedule)
-        self._average = WeightAverage(self.model, config.average) if config.average else None
+        self.average = WeightAverage(self.model, config.average) if config.average else None
         self._turns = Turns(self.model, config.turns)
         # Held from here on; an error before leaves the folder free for the next try.
         self._lock = checkpoints.FolderLock(folder) if folder is not None and self.ranks.leads else None
@@ -212,8 +212,8 @@ class Training:
         if self.config.clip is not None:
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.config.clip)
         self.optimizer.step()
-        if self._average is not None:
-            self._average.step()
+        if self.average is not None:
+            self.average.step()
         with self.move_rates():
             self.driver.step()
         self._turns.step()
@@ -264,7 +264,7 @@ class Training:
             return evaluate(self.model, self.data.test_x, self.data.test_y, self.prepare_test, self.ranks)
 
     def _tested_weights(self) -> AbstractContextManager[None]:
-        return nullcontext() if self._average is None else self._average.in_place()
+        return nullcontext() if self.average is None else self.average.in_place()
 
     def finish(self) -> Run:
         """Close the records, write the files of the run, and return it."""
@@ -315,7 +315,7 @@ class Training:
             "optimizer": self.optimizer.state_dict(),
             "driver": self.driver.state_dict(),
             "monitor": self.monitor.state_dict() if self.monitor is not None else {},
-            "average": self._average.state_dict() if self._average is not None else {},
+            "average": self.average.state_dict() if self.average is not None else {},
         }
         checkpoints.save_checkpoint(self.folder / CHECKPOINT, state)
         self._last_checkpoint = time.monotonic()
@@ -347,8 +347,8 @@ class Training:
         self.driver.load_state_dict(state["driver"])
         if self.monitor is not None:
             self.monitor.load_state_dict(state["monitor"])
-        if self._average is not None:
-            self._average.load_state_dict(state["average"])
+        if self.average is not None:
+            self.average.load_state_dict(state["average"])
 
     def _saved_state(self) -> dict[str, Any] | None:
         """What the checkpoint holds; None where there is none, or where it or the records beside it are damaged.

@@ -6,7 +6,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor, nn
 
 
@@ -19,13 +21,23 @@ class WeightAverage:
     def __init__(self, model: nn.Module, decay: float) -> None:
         self._weights: list[Tensor] = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self._decay, self._steps = decay, 0
-        self._averages = [weight.detach().clone() for weight in self._weights]
+        #: of the trained weights, in the network's order
+        self.averages = [weight.detach().clone() for weight in self._weights]
 
     @torch.no_grad()
     def step(self) -> None:
-        decay = min(self._decay, (1 + self._steps) / (10 + self._steps))
-        torch._foreach_lerp_(self._averages, [weight.detach() for weight in self._weights], 1 - decay)
+        share = float(self.shares(self._steps))
+        torch._foreach_lerp_(self.averages, [weight.detach() for weight in self._weights], share)
         self._steps += 1
+
+    def shares(self, steps: ArrayLike) -> NDArray[Any]:
+        """What the average takes of the weights, 1 − d, after so many steps before."""
+        before = np.asarray(steps)
+        return np.asarray(1 - np.minimum(self._decay, (1 + before) / (10 + before)))
+
+    def count(self, steps: int) -> None:
+        """So many steps were made in all, by something that moved the averages itself."""
+        self._steps = steps
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
@@ -38,15 +50,15 @@ class WeightAverage:
 
     @torch.no_grad()
     def _swap(self) -> None:
-        for weight, average in zip(self._weights, self._averages, strict=True):
+        for weight, average in zip(self._weights, self.averages, strict=True):
             held = weight.clone()
             weight.copy_(average)
             average.copy_(held)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"steps": self._steps, "averages": self._averages}
+        return {"steps": self._steps, "averages": self.averages}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self._steps = int(state["steps"])
-        for average, saved in zip(self._averages, state["averages"], strict=True):
+        for average, saved in zip(self.averages, state["averages"], strict=True):
             average.copy_(saved)

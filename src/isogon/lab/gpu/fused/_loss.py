@@ -1,4 +1,4 @@
-"""Mean cross-entropy, its gradient, and the epoch's sums (loss, right answers, samples), in one kernel.
+"""Mean cross-entropy, its gradient, and the epoch's sums (loss, right answers, labels), in one kernel.
 
 It replaces `torch.nn.functional.cross_entropy` in float32 and what `Training.note` counts.
 """
@@ -12,9 +12,10 @@ import triton
 import triton.language as tl
 
 #: classes that fit a row of the kernel's tile
-MOST_CLASSES = 128
-# Elements that the one program takes at a time.
+MOST_CLASSES = 1024
+# Elements that a program takes at a time; one program alone needs nobody to add its sums to those of others.
 _ELEMENTS = 8192
+_MOST_PROGRAMS = 64
 
 
 @triton.jit
@@ -22,7 +23,7 @@ def _cross_entropy(logits, labels, gradient, loss, sums, samples, classes, ROWS:
     column = tl.arange(0, CLASSES)
     total = tl.zeros((), tl.float32)
     right = tl.zeros((), tl.float32)
-    for start in range(0, samples, ROWS):
+    for start in range(tl.program_id(0) * ROWS, samples, tl.num_programs(0) * ROWS):
         row = start + tl.arange(0, ROWS)
         here = row < samples
         mask = here[:, None] & (column < classes)[None, :]
@@ -41,10 +42,17 @@ def _cross_entropy(logits, labels, gradient, loss, sums, samples, classes, ROWS:
         right += tl.sum(tl.where(here & (best == label), 1.0, 0.0))
         slope = (power / norm[:, None] - tl.where(hit, 1.0, 0.0)) / samples
         tl.store(gradient + places, slope.to(gradient.dtype.element_ty), mask=mask)
-    tl.store(loss, total / samples)
-    tl.store(sums, tl.load(sums) + total.to(tl.float64))
-    tl.store(sums + 1, tl.load(sums + 1) + right.to(tl.float64))
-    tl.store(sums + 2, tl.load(sums + 2) + samples)
+    if tl.num_programs(0) == 1:
+        tl.store(loss, total / samples)
+        tl.store(sums, tl.load(sums) + total.to(tl.float64))
+        tl.store(sums + 1, tl.load(sums + 1) + right.to(tl.float64))
+        tl.store(sums + 2, tl.load(sums + 2) + samples)
+    else:
+        tl.atomic_add(loss, total / samples)
+        tl.atomic_add(sums, total.to(tl.float64))
+        tl.atomic_add(sums + 1, right.to(tl.float64))
+        if tl.program_id(0) == 0:
+            tl.atomic_add(sums + 2, samples.to(tl.float64))
 
 
 def cross_entropy_with_sums(logits: torch.Tensor, labels: torch.Tensor, sums: torch.Tensor) -> torch.Tensor:
@@ -59,11 +67,12 @@ class _CrossEntropyWithSums(torch.autograd.Function):
     def forward(ctx: Any, logits: torch.Tensor, labels: torch.Tensor, sums: torch.Tensor) -> torch.Tensor:
         logits = logits.contiguous()
         gradient = torch.empty_like(logits)
-        loss = torch.empty((), device=logits.device)
         samples, classes = logits.shape
         wide = triton.next_power_of_2(classes)
         rows = min(_ELEMENTS // wide, triton.next_power_of_2(samples))
-        _cross_entropy[(1,)](
+        programs = min(_MOST_PROGRAMS, triton.cdiv(samples, rows))
+        loss = (torch.empty if programs == 1 else torch.zeros)((), device=logits.device)
+        _cross_entropy[(programs,)](
             logits, labels, gradient, loss, sums, samples, classes, ROWS=rows, CLASSES=wide, num_warps=8
         )
         ctx.save_for_backward(gradient)

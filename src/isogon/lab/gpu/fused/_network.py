@@ -1,23 +1,36 @@
 """A twin of a network that computes the same with fewer kernels, on the network's own parameters.
 
-The twin's norms are `fused_norm`, with the ReLU that follows and the sum of a residual block in them; with 16-bit
-arithmetic its convolutions take 16-bit copies of their weights, which `refresh` updates, in place of casting them
-each time. Modules that the twin does not know run as they are, so any network has one.
+The twin's batch norms are `fused_norm`, with the ReLU that follows and the sum of a residual block in them; our
+transformers are `FusedTransformer`. With 16-bit arithmetic convolutions and linear layers take 16-bit copies of their
+weights, which `refresh` updates, in place of casting them each time. Modules that the twin does not know run as they
+are, so any network has one.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
-from itertools import pairwise
-from typing import Any
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate, pairwise
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 from torch.nn.functional import conv2d, linear, pad
 
 from isogon.lab.gpu.fused._norm import Norm, forked_norm, fused_norm
+from isogon.lab.gpu.fused._product import product
+from isogon.lab.gpu.fused._transformer import FusedTransformer, can_fuse
 from isogon.nets import GhostBatchNorm1d, GhostBatchNorm2d, Residual
+
+
+class _Copy(NamedTuple):
+    """The copy of a parameter: a `part` of a leaf, its `rows` or all of it."""
+
+    part: torch.Tensor
+    leaf: torch.Tensor
+    rows: slice | None
+
 
 # By type: the kernels know these and none that is made from them.
 _FUSED = (nn.BatchNorm1d, nn.BatchNorm2d, GhostBatchNorm1d, GhostBatchNorm2d)
@@ -26,31 +39,76 @@ WIDE = 8
 
 
 class Twin:
-    """The twin of `model`, whose convolutions take `dtype` and whose norms launch `programs` programs.
+    """The twin of `model`, whose products take `dtype` and whose batch norms launch `programs` programs.
 
-    `leaves` are the tensors to differentiate by, in the order of `parameters`: the parameters themselves, but for
-    convolutions' weights their copies. `refresh` brings those up to date.
+    `leaves` are the tensors to differentiate by: the parameters themselves, or copies of them, which may hold several
+    one after another. `gradients` makes of their gradients those of the `parameters`; `refresh` brings copies up to
+    date.
     """
 
     def __init__(self, model: nn.Module, dtype: torch.dtype, programs: int) -> None:
         shared = {id(tensor): tensor for tensor in [*model.parameters(), *model.buffers()]}
-        self.network = copy.deepcopy(model, shared)
-        self._copies: dict[torch.Tensor, torch.Tensor] = {}
+        self._dtype, self._programs = dtype, programs
         self._norms: list[FusedNorm] = []
-        self._programs = programs
+        #: of a parameter: the part of a leaf that is its copy, that leaf, and the rows of it
+        self._copies: dict[torch.Tensor, _Copy] = {}
         #: channels that images may have, those beyond the network's own being zeros
         self.image_channels: int | None = None
-        self._change(self.network, dtype)
-        _fork(self.network)
+        self.network: nn.Module
+        if can_fuse(model):
+            self.network = FusedTransformer(model, dtype, self._pack)
+        else:
+            self.network = copy.deepcopy(model, shared)
+            uses = Counter(id(p) for module in model.modules() for p in module.parameters(recurse=False))
+            self._tied = {name for name, count in uses.items() if count > 1}
+            self._change(self.network, dtype)
+            _fork(self.network)
         self.parameters = [p for p in model.parameters() if p.requires_grad]
-        self.leaves = [self._copies.get(p, p) for p in self.parameters]
+        sources = [self._copies[p].leaf if p in self._copies else p for p in self.parameters]
+        self.leaves = list({id(leaf): leaf for leaf in sources}.values())
+        places = {id(leaf): place for place, leaf in enumerate(self.leaves)}
+        self._places = [places[id(leaf)] for leaf in sources]
         self.refresh()
+
+    @property
+    def copies(self) -> list[torch.Tensor | None]:
+        """The copy of each parameter that has one."""
+        return [self._copies[p].part if p in self._copies else None for p in self.parameters]
+
+    def gradients(self, of_leaves: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Of each parameter, laid out as it is."""
+        found = []
+        for parameter, place in zip(self.parameters, self._places, strict=True):
+            gradient, known = of_leaves[place], self._copies.get(parameter)
+            if known is not None and known.rows is not None:
+                gradient = gradient[known.rows]
+            alike = gradient.stride() == parameter.stride()
+            found.append(gradient if alike else torch.empty_like(parameter, dtype=gradient.dtype).copy_(gradient))
+        return found
+
+    def _pack(self, parameters: Sequence[torch.Tensor]) -> Callable[[], torch.Tensor]:
+        """What gives one copy of them all; without a 16-bit one, of the parameters themselves at the moment."""
+        parameters = list(parameters)
+        if self._dtype == parameters[0].dtype:
+            return lambda: parameters[0] if len(parameters) == 1 else torch.cat(parameters)
+        with torch.no_grad():
+            leaf = torch.cat(parameters).to(self._dtype)
+        ends = list(accumulate((len(parameter) for parameter in parameters), initial=0))
+        for parameter, (start, end) in zip(parameters, pairwise(ends), strict=True):
+            self._copies[parameter] = _Copy(leaf[start:end], leaf, slice(start, end))
+        leaf.requires_grad_()
+        return lambda: leaf
+
+    def _copy(self, parameter: torch.Tensor) -> torch.Tensor:
+        leaf = torch.empty_like(parameter, dtype=self._dtype)
+        self._copies[parameter] = _Copy(leaf.detach(), leaf, None)
+        return leaf.requires_grad_()
 
     @torch.no_grad()
     def refresh(self) -> None:
         """The copies as the parameters are now."""
         if self._copies:
-            torch._foreach_copy_(list(self._copies.values()), list(self._copies))
+            torch._foreach_copy_([known.part for known in self._copies.values()], list(self._copies))
 
     @torch.no_grad()
     def count_batches(self, samples: int) -> None:
@@ -81,10 +139,18 @@ class Twin:
                 if weight.requires_grad:
                     if not self._copies and not self._norms and weight.shape[1] < WIDE:
                         self.image_channels = WIDE  # the first layer of all
-                    self._copies[weight] = torch.empty_like(weight, dtype=dtype).requires_grad_()
-                    setattr(parent, name, _Convolution(child, self._copies[weight]))
+                    setattr(parent, name, _Convolution(child, self._copy(weight)))
+                continue
+            elif type(child) is nn.Linear and dtype != child.weight.dtype and self._is_own(child):
+                setattr(
+                    parent, name, _Linear(*(None if p is None else self._copy(p) for p in (child.weight, child.bias)))
+                )
                 continue
             self._change(child, dtype)
+
+    def _is_own(self, layer: nn.Module) -> bool:
+        """Whether all its parameters are trained, and are those of no other layer."""
+        return all(p.requires_grad and id(p) not in self._tied for p in layer.parameters())
 
     def _fuse(self, norm: nn.Module, *, relu: bool) -> FusedNorm:
         self._norms.append(FusedNorm(norm, relu=relu, programs=self._programs))
@@ -204,3 +270,14 @@ class _Convolution(nn.Module):
         lacking = x.shape[1] - self.weight.shape[1] * self._settings["groups"]
         weight = pad(self.weight, (0, 0, 0, 0, 0, lacking)) if lacking else self.weight
         return conv2d(x.to(weight.dtype), weight, **self._settings)
+
+
+class _Linear(nn.Module):
+    """A linear layer by copies of its weights."""
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        super().__init__()
+        self.weight, self.bias = weight, bias
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return product(x.to(self.weight.dtype), self.weight, self.bias)

@@ -7,37 +7,28 @@ and sums are those of the training itself, so that any step can as well be an or
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Sequence
 
 import numpy as np
 import torch
-from torch.nn.functional import cross_entropy
 
 from isogon.lab.gpu.fused._images import BatchMaker, can_make
 from isogon.lab.gpu.fused._loss import MOST_CLASSES, cross_entropy_with_sums
 from isogon.lab.gpu.fused._network import Twin
 from isogon.lab.gpu.fused._norm import programs_beside
-from isogon.lab.gpu.fused._update import SgdUpdate
-from isogon.lab.run import Training
-
-
-class _GroupUpdate(NamedTuple):
-    """An update, the places of its tensors among the parameters, and its group's rates."""
-
-    places: list[int]
-    rates: torch.Tensor
-    update: SgdUpdate
+from isogon.lab.gpu.fused._optimizer import FusedOptimizer, Weight
+from isogon.lab.run import Training, loss_of
 
 
 class FusedStep:
-    """The two halves of a step of `training`, one of `lanes` lanes; its optimizer is SGD, its epoch has started."""
+    """The two halves of a step of `training`, one of `lanes` lanes; its epoch has started."""
 
     def __init__(self, training: Training, steps: int, lanes: int) -> None:
         self.training, device = training, training.device
         self._batch = training.config.recipe.batch_size
-        # What a step reads: the samples' order, their augmentation, the groups' rates, and its number within the epoch.
+        # What a step reads: the samples' order, their augmentation, and its number within the epoch.
+        self._steps = steps
         self._order, self._drawn = training.plan.samples.clone(), training.plan.drawn.clone()
-        self._rates = torch.zeros(len(training.optimizer.param_groups), 3, steps, device=device)
         self._place = torch.zeros(1, dtype=torch.int64, device=device)
         self._dtype = torch.bfloat16 if training.config.precision == "bfloat16" else training.dtype
         multiprocessors = torch.cuda.get_device_properties(device).multi_processor_count
@@ -57,32 +48,16 @@ class FusedStep:
             )
         self._within_batch = torch.arange(self._batch, device=device)
         self._gradients: list[torch.Tensor] = []
+        self._clip: torch.Tensor | None = None
         # The same for the optimizer, in the parameters' types.
         self._wide: list[torch.Tensor] = []
-        self._updates = self._make_updates()
-
-    def _make_updates(self) -> list[_GroupUpdate]:
-        """An update for each group and type of gradient."""
-        optimizer = self.training.optimizer
-        parameters, leaves = self._twin.parameters, self._twin.leaves
-        group_of = {id(p): number for number, group in enumerate(optimizer.param_groups) for p in group["params"]}
-        kinds = [(group_of[id(p)], leaf.dtype) for p, leaf in zip(parameters, leaves, strict=True)]
-        updates = []
-        for number, kind in sorted(set(kinds), key=str):
-            group = optimizer.param_groups[number]
-            places = [i for i, of_leaf in enumerate(kinds) if of_leaf == (number, kind)]
-            buffers = [_momentum_buffer(optimizer, parameters[i]) for i in places] if group["momentum"] else []
-            copies = [leaves[i].detach() for i in places] if kind != torch.float32 else []
-            update = SgdUpdate(
-                [parameters[i].detach() for i in places],
-                buffers,
-                copies,
-                kind=kind,
-                momentum=group["momentum"],
-                nesterov=group["nesterov"],
-            )
-            updates.append(_GroupUpdate(places, self._rates[number], update))
-        return updates
+        averages = training.average.averages if training.average is not None else [None] * len(self._twin.parameters)
+        parts = zip(self._twin.parameters, self._twin.copies, averages, strict=True)
+        weights = [
+            Weight(parameter, copy, average, parameter.dtype if copy is None else copy.dtype)
+            for parameter, copy, average in parts
+        ]
+        self._optimizer = FusedOptimizer(training.optimizer, weights, steps)
 
     def begin_epoch(self) -> None:
         """Take over the training's plan of the epoch."""
@@ -93,9 +68,11 @@ class FusedStep:
 
     def take_rates(self) -> None:
         """Take over the driver's rates of the epoch, as they are until it halves the weights."""
-        length = self._rates.shape[2]
-        steps = self.training.epoch * length + np.arange(length)
-        self._rates.copy_(torch.from_numpy(np.array(self.training.driver.rates(steps), dtype=np.float32)))
+        training = self.training
+        before = training.epoch * self._steps
+        steps = before + np.arange(self._steps)
+        share = 0.0 if training.average is None else training.average.shares(steps)
+        self._optimizer.set_rates(training.driver.rates(steps), before, share)
 
     def gradients(self) -> None:
         """Forward and backward pass."""
@@ -107,24 +84,23 @@ class FusedStep:
             x, y = training.inputs(self._order[rows], self._drawn[rows])
         with training.autocast():
             outputs = twin.network(x)
-        if outputs.shape[1] <= MOST_CLASSES:
-            loss = cross_entropy_with_sums(outputs, y, training.sums)
+        logits, labels = outputs.flatten(0, -2), y.flatten()
+        if logits.shape[1] <= MOST_CLASSES:
+            loss = cross_entropy_with_sums(logits, labels, training.sums)
         else:
-            loss = cross_entropy(outputs.to(training.dtype), y)
-            training.note(loss, outputs, y)
+            loss = loss_of(logits.to(training.dtype), labels)
+            training.note(loss, logits, labels)
         twin.count_batches(self._batch)
-        gradients = torch.autograd.grad(loss, twin.leaves)
-        self._gradients = [_like(gradient, leaf) for gradient, leaf in zip(gradients, twin.leaves, strict=True)]
+        self._gradients = twin.gradients(torch.autograd.grad(loss, twin.leaves))
+        self._clip = None if training.config.clip is None else _factor(self._gradients, training.config.clip)
 
     def point_to_gradients(self) -> None:
         """The update is to use the gradients of the last pass, or of the recorded one."""
-        for places, _, update in self._updates:
-            update.point_to([self._gradients[i] for i in places])
+        self._optimizer.point_to(self._gradients)
 
     def update(self) -> None:
         """The optimizer's step by the gradients at hand."""
-        for _, rates, update in self._updates:
-            update.launch(rates, self._place)
+        self._optimizer.launch(self._place, self._clip)
 
     def advance(self) -> None:
         """To the next step of the epoch."""
@@ -133,6 +109,12 @@ class FusedStep:
     def rewind(self) -> None:
         """To the first step of the epoch."""
         self._place.zero_()
+
+    def count(self, steps: int) -> None:
+        """So many steps of the run were made: for the optimizer and the average, which count their own."""
+        self._optimizer.count(steps)
+        if self.training.average is not None:
+            self.training.average.count(steps)
 
     @torch.no_grad()
     def optimizer_step(self) -> None:
@@ -152,15 +134,10 @@ class FusedStep:
         self._twin.refresh()
 
 
-def _momentum_buffer(optimizer: torch.optim.Optimizer, parameter: torch.Tensor) -> torch.Tensor:
-    """The optimizer's buffer; zeros before the first step, after which they hold what it would have put there."""
-    state: dict[str, Any] = optimizer.state[parameter]
-    if state.get("momentum_buffer") is None:
-        state["momentum_buffer"] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
-    buffer: torch.Tensor = state["momentum_buffer"]
-    return buffer
-
-
-def _like(gradient: torch.Tensor, leaf: torch.Tensor) -> torch.Tensor:
-    """The gradient laid out as the weight is."""
-    return gradient if gradient.stride() == leaf.stride() else torch.empty_like(leaf).copy_(gradient)
+def _factor(gradients: Sequence[torch.Tensor], most: float) -> torch.Tensor:
+    """What clips them to the norm `most`, as `torch.nn.utils.clip_grad_norm_` does."""
+    kinds = {gradient.dtype for gradient in gradients}
+    of_kinds = [[gradient for gradient in gradients if gradient.dtype == kind] for kind in kinds]
+    norms = [norm for kind in of_kinds for norm in torch._foreach_norm(kind, 2, dtype=torch.float32)]
+    norm = torch.linalg.vector_norm(torch.stack(norms))
+    return torch.clamp(most / (norm + 1e-6), max=1.0)
