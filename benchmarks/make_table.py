@@ -4,7 +4,8 @@
     python benchmarks/make_table.py gpt-adamw resnet18-sgd --engine lanes --minutes 8 --out FOLDER
 
 A table is a file of `benchmarks/tables`; a row holds what one run was worth at one of its checkpoints. The grid starts
-as the work says and grows until at every part of the data the best cell has two cells on each side. Then the best five
+as the work says and grows until at every part of the data the best cell, or one that the noise does not tell from it,
+has two cells on each side. Then the best five
 cells on all of the data are trained with more seeds, since the best of many cells is luck. The table is written after
 every batch of runs, so a call that is stopped loses one batch; the next call does what is missing. `--plan` says what
 that is and trains nothing.
@@ -18,6 +19,7 @@ from __future__ import annotations
 import argparse
 import datetime
 import json
+import math
 import platform
 import shlex
 import sys
@@ -99,18 +101,20 @@ _GPT_SETTINGS = {
     "net_options": {"depth": 4, "width": 128, "heads": 4},
     "data": "python-stdlib",
     "augmentation": "none",
-    "schedule": "cosine",
+    "schedule": "warmup:0.2(cosine)",
     "precision": "bfloat16",
     "decay_on": "matrices",
+    "clip": 1.0,
 }
 _RESNET_SETTINGS = {"net": "resnet18", "data": "cifar10", "schedule": "cosine", "precision": "bfloat16"}
 _VIT_SETTINGS = {
     "net": "vit",
     "net_options": {"depth": 12, "width": 192, "heads": 3},
     "data": "cifar10",
-    "schedule": "cosine",
+    "schedule": "warmup:2(cosine)",
     "precision": "bfloat16",
     "decay_on": "matrices",
+    "clip": 1.0,
 }
 
 WORKS: dict[str, Work] = {
@@ -146,7 +150,10 @@ WORKS: dict[str, Work] = {
     ),
     "gpt-adamw": Work(_GPT, lr=4e-3, factor=0.5, settings=_GPT_SETTINGS),
     "gpt-adamw-one-epoch": Work(
-        replace(_GPT, samples=65_536, epochs=1), lr=4e-3, factor=0.5, settings=_GPT_SETTINGS
+        replace(_GPT, samples=65_536, epochs=1),
+        lr=4e-3,
+        factor=0.5,
+        settings=_GPT_SETTINGS | {"schedule": "warmup:0.05(cosine)"},
     ),
     "gpt-adamw-batch64": Work(replace(_GPT, batch_size=64), lr=4e-3, factor=0.5, settings=_GPT_SETTINGS),
 }  # fmt: skip
@@ -237,16 +244,38 @@ class Table:
         for part in FRACTIONS:
             if len({run[:2] for run in self._ended if run.fraction == part}) < count:
                 continue  # it has not been trained everywhere yet
-            (column, row), _ = self._ranked(part)[0]
-            columns, rows = _widen(columns, column), _widen(rows, row)
+            best = self._best(part)
+            if not any(_has_margin(columns, column) and _has_margin(rows, row) for column, row in best):
+                columns, rows = _widen(columns, best[0][0]), _widen(rows, best[0][1])
         return columns, rows
+
+    def _best(self, fraction: float) -> list[tuple[int, int]]:
+        """The best cell of a part of the data, and those that the noise does not tell from it."""
+        ranked = self._ranked(fraction)
+        ends = self._ends(fraction)
+        spread = ends.groupby([ends.column, ends.row]).value.agg(["mean", "var", "count"]).sort_values("mean")
+        near = spread[spread["count"] > 1].head(max(3, len(spread) // 4))
+        seeds = float(spread["count"].median())
+        if near.empty:  # one seed each
+            return [cell for cell, _ in ranked[:1]]
+        error = math.sqrt(2 * float(near["var"].mean()) / seeds)
+        return [cell for cell, mean in ranked if mean <= ranked[0][1] + error]
 
     def _ranked(self, fraction: float) -> list[tuple[tuple[int, int], float]]:
         """The cells of a part of the data and their mean results at the end, the best first; diverged is worst."""
-        ends = self.rows[self.rows.fraction == fraction].groupby(["column", "row", "seed"], as_index=False).last()
-        value = (ends.test_loss if self.lowest_is_best else -ends.test_accuracy).where(~ends.diverged, float("inf"))
-        means = value.fillna(float("inf")).groupby([ends.column, ends.row]).mean().sort_values()
+        ends = self._ends(fraction)
+        means = ends.value.fillna(math.inf).groupby([ends.column, ends.row]).mean().sort_values()
         return [((int(column), int(row)), float(mean)) for (column, row), mean in means.items()]
+
+    def _ends(self, fraction: float) -> pd.DataFrame:
+        """The last rows of all runs, with a `value` that is to be low and NaN where the run diverged."""
+        ends = self.rows[self.rows.fraction == fraction].groupby(["column", "row", "seed"], as_index=False).last()
+        value = ends.test_loss if self.lowest_is_best else -ends.test_accuracy
+        return ends.assign(value=value.where(~ends.diverged).astype("float64"))
+
+
+def _has_margin(ends: tuple[int, int], best: int) -> bool:
+    return ends[0] + _MARGIN <= best <= ends[1] - _MARGIN
 
 
 def _widen(ends: tuple[int, int], best: int) -> tuple[int, int]:

@@ -22,7 +22,9 @@ from isogon.schedules import AdamwForm, SgdwForm
 
 _RECORDED = (torch.optim.SGD, torch.optim.AdamW, Lion, MuonWithAdamW)
 # Steps launched one operation after another before the recording: libraries choose their algorithms, kernels compile.
-_WARM_UP_STEPS = 3
+# Those of a process that has recorded the same before only take their memory.
+_WARM_UP_STEPS, _FURTHER_WARM_UP_STEPS = 3, 1
+_RECORDED_BEFORE: set[tuple[Any, ...]] = set()
 
 
 class GraphedTraining:
@@ -164,7 +166,8 @@ class _Recording:
         ):
             # torch warns, without harm, where a product is the first operation of its backward thread.
             warnings.filterwarnings("ignore", message="Attempting to run cuBLAS")
-            for _ in range(_WARM_UP_STEPS):
+            kind = _kind(self.fused.training)
+            for _ in range(_FURTHER_WARM_UP_STEPS if kind in _RECORDED_BEFORE else _WARM_UP_STEPS):
                 self.fused.gradients()
                 self.fused.point_to_gradients()
                 self.fused.update()
@@ -179,6 +182,7 @@ class _Recording:
                 self.fused.update()
                 self.fused.advance()
         self.fused.point_to_gradients()
+        _RECORDED_BEFORE.add(kind)
 
     def step(self) -> None:
         self._gradients.replay()
@@ -189,6 +193,14 @@ class _Recording:
         self._gradients.replay()
         self.fused.optimizer_step()
         self.fused.advance()
+
+
+def _kind(training: Training) -> tuple[Any, ...]:
+    """What the operations of a step and their shapes follow from."""
+    config = training.config
+    shapes = tuple(tuple(parameter.shape) for parameter in training.model.parameters())
+    recipe = config.recipe.optimizer, config.recipe.batch_size
+    return training.device, config.net, config.precision, config.augmentation, config.clip, *recipe, shapes
 
 
 def _first_error(error: BaseException) -> BaseException:

@@ -40,6 +40,8 @@ _CHECKPOINT_SECONDS = {"cpu": 0.0, "cuda": 60.0}
 _STEPS_AT_ONCE = 16
 # Memory of the GPU that is left free: tests at the epochs' ends need some.
 _SPARE_BYTES = 2**30
+# Freeing memory makes all lanes wait. It is put off, where so many lanes would fit what is free, until so many began.
+_PLENTY, _FREED_EVERY = 16, 8
 # Streams of lanes that have ended. Libraries keep workspaces for every stream that they have seen (on a large GPU 66 MB
 # in all), so the next lanes take the same.
 _FREE_STREAMS: dict[torch.device, list[torch.cuda.Stream]] = {}
@@ -169,10 +171,14 @@ class _Memory:
 
     def __init__(self, wanted: int) -> None:
         self._wanted, self._largest = wanted, 0
+        self._since_freed = 0
         self._warned_of_memory = self._warned_of_refusal = False
 
     def begin(self, training: Training) -> GraphedTraining:
-        _free_memory()
+        self._since_freed += 1
+        if self._since_freed > _FREED_EVERY or not self._is_plentiful():
+            self._since_freed = 0
+            _free_memory()
         before, _ = torch.cuda.mem_get_info(training.device)
         free = _FREE_STREAMS.setdefault(training.device, [])
         stream = free.pop() if free else torch.cuda.Stream(training.device)  # type: ignore[no-untyped-call]
@@ -186,10 +192,17 @@ class _Memory:
         self._largest = max(self._largest, before - after)
         return lane
 
+    def _is_plentiful(self) -> bool:
+        """Whether what trainings leave behind can stay for a while."""
+        free, _ = torch.cuda.mem_get_info()
+        return self._largest > 0 and free - _SPARE_BYTES > _PLENTY * self._largest
+
     def release(self, lane: GraphedTraining) -> None:
         _FREE_STREAMS[lane.training.device].append(lane.stream)
 
     def has_room(self, active: int) -> bool:
+        if self._is_plentiful():
+            return True
         torch.cuda.empty_cache()
         free, _ = torch.cuda.mem_get_info()
         enough = free - _SPARE_BYTES > self._largest

@@ -55,7 +55,7 @@ def try_out(config: Config) -> None:
     """
     data = load(config.data, config.data_root, config.recipe.samples, config.subset_seed)
     try:
-        uses_random_numbers(build(config, data), shape_of(config, data))
+        _draws(build(config, data), _zeros(shape_of(config, data)))
     except IsogonError:
         raise
     except Exception as error:  # the user's own network may raise anything
@@ -79,17 +79,22 @@ def symmetries_of(config: Config, data: Dataset) -> Symmetries | None:
     return _answer(symmetries, *_question(config, data)) if config.net in TRANSFORMERS else None
 
 
+def is_random(config: Config, data: Dataset) -> bool:
+    """Whether the network is random in training mode, for example by dropout. Kept for the next training."""
+    return bool(_answer(_draws, *_question(config, data)))
+
+
 def _question(config: Config, data: Dataset) -> tuple[str, str, int, tuple[int, ...]]:
     options = json.dumps(dict(config.net_options), sort_keys=True)
     return config.net, options, data.num_classes, shape_of(config, data)
 
 
 @torch.no_grad()
-def uses_random_numbers(model: nn.Module, shape: tuple[int, ...]) -> bool:
-    """Whether the network, on the CPU, is random in training mode: tried on a copy, as a function may hide dropout."""
+def _draws(model: nn.Module, inputs: torch.Tensor) -> bool:
+    """Whether `model`, on the CPU, draws random numbers: tried on a copy, as a function may hide dropout."""
     with torch.random.fork_rng(devices=[]):
         before = torch.get_rng_state()
-        deepcopy(model)(_zeros(shape))
+        deepcopy(model)(inputs)
         return not torch.equal(before, torch.get_rng_state())
 
 

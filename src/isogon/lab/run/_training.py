@@ -30,7 +30,7 @@ from isogon.lab.run._distributed import Ranks
 from isogon.lab.run._divergence import is_stuck
 from isogon.lab.run._evaluation import evaluate, loss_of, predict_classes
 from isogon.lab.run._k_step_angles import Turns
-from isogon.lab.run._networks import build, scale_map_of, shape_of, symmetries_of, uses_random_numbers
+from isogon.lab.run._networks import build, is_random, scale_map_of, symmetries_of
 from isogon.lab.run._optimizers import make_optimizer, parameter_groups
 from isogon.lab.run._run import CHECKPOINT, CONFIG, PREDICTIONS, RESULT, SNAPSHOT, STOP, WEIGHTS, Run
 from isogon.lab.run._weight_average import WeightAverage
@@ -87,7 +87,7 @@ class Training:
         self._layout = torch.channels_last if tensor_cores else torch.contiguous_format
         self.model = build(config, self.data)
         #: whether the network is random, for example by dropout
-        self.is_random = uses_random_numbers(self.model, shape_of(config, self.data))
+        self.is_random = is_random(config, self.data)
         self.model.to(self.device, self.dtype)
         if tensor_cores:
             self.model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]

@@ -1,0 +1,8 @@
+"""Benchmarks import each other by name, as scripts of one folder do."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
