@@ -115,14 +115,14 @@ WORKS = {
     "resnet18-3125": Work("resnet18", 128, samples=3125, at_once=(4, 8)),
     # 9 steps an epoch
     "resnet18-1250": Work("resnet18", 128, samples=1250, at_once=(6,)),
-    "resnet18-adamw": Work("resnet18", 128, optimizer="adamw", at_once=(1, 4, 6), compiled=(4,)),
+    "resnet18-adamw": Work("resnet18", 128, optimizer="adamw", at_once=(1, 6), compiled=(4,)),
     "cnn4": Work("cnn4", 128, size=28, channels=1, samples=60_000, at_once=(1, 8, 16)),
     "cnn4-6000": Work("cnn4", 128, size=28, channels=1, samples=6000, at_once=(16,)),
     "preresnet32": Work("preresnet32", 128, at_once=(1, 8)),
     "resnet18-1024": Work("resnet18", 1024, at_once=(1, 2)),
     "densenet100": Work("densenet100", 128, samples=12_500, at_once=(1, 2)),
-    "vit": Work("vit", 128, optimizer="adamw", options=_VIT, at_once=(1, 4, 8), compiled=(1, 4)),
-    "gpt": Work("gpt", 16, **_TEXT, at_once=(1, 4, 8, 16), compiled=(1, 4)),
+    "vit": Work("vit", 128, optimizer="adamw", options=_VIT, at_once=(1, 6), compiled=(1,)),
+    "gpt": Work("gpt", 16, **_TEXT, at_once=(1, 8), compiled=(1,)),
     "gpt-muon": Work("gpt", 16, **{**_TEXT, "optimizer": "muon"}, at_once=(1, 8)),
     "gpt-124m": Work(
         "gpt",
