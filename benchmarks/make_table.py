@@ -22,7 +22,6 @@ import json
 import math
 import platform
 import shlex
-import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -211,6 +210,7 @@ class Table:
             "data": fingerprints,
             "made": made if here in made else [*made, here],
         }
+        self._about["complete"] = not self.missing()
         table = pa.Table.from_pandas(self.rows, preserve_index=False)
         table = table.replace_schema_metadata({ABOUT: json.dumps(self._about).encode()})
         sink = pa.BufferOutputStream()
@@ -362,6 +362,8 @@ def main() -> None:
     parser.add_argument("--plan", action="store_true", help="say what is missing, and train nothing")
     options = parser.parse_args()
     until = time.monotonic() + 60 * options.minutes
+    # Without folders, which say nothing about the numbers.
+    command = shlex.join(["python", "benchmarks/make_table.py", *options.works, "--engine", options.engine])
     options.out.mkdir(parents=True, exist_ok=True)
     for name in options.works:
         table = Table(name, options.out)
@@ -379,7 +381,7 @@ def main() -> None:
                 engine=options.engine,
                 workers=options.workers,
                 until=until,
-                command=shlex.join(["python", "benchmarks/make_table.py", *sys.argv[1:]]),
+                command=command,
                 scratch=Path(scratch),
             )
         print(f"{name}: {'complete' if done else 'to be continued'}")

@@ -288,7 +288,10 @@ def write_table(results: Sequence[Mapping[str, Any]], landscapes: Sequence[Lands
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    known = sorted(file.stem for file in TABLES.glob("*.parquet"))
+    tables = {file.stem: _landscape(file) for file in sorted(TABLES.glob("*.parquet"))}
+    known = [name for name, landscape in tables.items() if landscape.about.get("complete")]
+    if started := sorted(set(tables) - set(known)):
+        print(f"Not replayed, since not all of their runs have been trained: {', '.join(started)}.")
     parser.add_argument("--works", nargs="+", default=known, help=f"tables, {', '.join(known)}, or files")
     parser.add_argument("--searchers", nargs="+", choices=list(SEARCHERS), default=[n for n in SEARCHERS if n != _SLOW])
     parser.add_argument("--replays", type=int, default=200)
@@ -317,7 +320,7 @@ def main() -> None:
         before = json.loads(stored.read_text()) if stored.exists() else []
         results += [row for row in before if (row["work"], row["searcher"]) not in new]
         results.sort(key=lambda row: list(SEARCHERS).index(row["searcher"]))
-        tables = {name: _landscape(TABLES / f"{name}.parquet") for name in known} | chosen
+        tables |= chosen
         results = [row for row in results if row["work"] in tables]
         landscapes = [tables[work] for work in sorted({row["work"] for row in results})]
         head = (
