@@ -97,6 +97,38 @@ CASES: dict[str, tuple[Model, str, str]] = {
         NOT,
         "0",
     ),
+    "attention to a single token": (
+        lambda m, x: norm(x[:, None, :4] + (m.p * x[:, :1, None]).softmax(2) @ (x[:, None, :4] + m.b)),
+        "0",
+        NOT,
+    ),
+    "attention behind a mask that is computed": (
+        lambda m, x: (
+            (x @ (m.p * x + m.c).T) + torch.where(POSITIONS[:, None] >= POSITIONS, 0.0, LEAST) + 0 * m.b.sum()
+        ).softmax(1),
+        NOT,
+        "0",
+    ),
+    "attention to keys with a bias behind a mask": (
+        lambda m, x: (
+            (x[:, :4] @ (x[:, :4] + m.p * m.b).T).masked_fill(POSITIONS[:, None] < POSITIONS, LEAST).softmax(1)
+        ),
+        "0",
+        "0",
+    ),
+    "attention in one piece, behind a mask": (
+        lambda m, x: F.scaled_dot_product_attention(
+            x[None], m.p * x[None] + m.c, x[None], torch.where(POSITIONS[:, None] >= POSITIONS, 0.0, LEAST)
+        ),
+        NOT,
+        "0",
+    ),
+    "pooled, less itself": (
+        lambda m, x: (lambda y: F.avg_pool1d(y, 3, 1, 1, count_include_pad=False) - y)((m.p * x + m.c).T),
+        "1",
+        "0",
+    ),
+    "beside nothing": (lambda m, x: (x @ torch.cat([x[:0], m.p * x + m.c]).T).softmax(1), NOT, "0"),
     "less its own average": (lambda m, x: norm(less_average(m.p * x[:, :4] + m.b)), UNKNOWN, UNKNOWN),
 }
 

@@ -244,7 +244,12 @@ class Operation(Doubts):
         pattern = st.pattern_beside(x, zeros)
         if zeros.value == 0.0:
             return x.plain().with_(pattern=pattern)
-        return x.plain().extend_shifts(zeros.varies).with_(varies=x.varies | zeros.varies, pattern=pattern)
+        return self.behind_mask(x.plain(), zeros.varies).with_(pattern=pattern)
+
+    def behind_mask(self, x: State, along: int) -> State:
+        """`x` with infinities that lie as they do `along` these dimensions; no softmax sees what is there."""
+        masked = x if self.into_softmax else x.extend_shifts(along)
+        return masked.with_(varies=x.varies | along)
 
     def choice(self, first: Any, second: Any, verb: str) -> State:
         """Elements of two tensors, which of them does not change with the scale: the degrees must be equal.

@@ -138,7 +138,8 @@ class Facts:
     free: bool = False  # it holds what training left; what is frozen may have been made to be equal, or to sum to zero
     value: float | None = None  # the one number it holds everywhere, when that is known
     turned: bool = False  # it is another tensor times a negative number
-    centre: tuple[State, int, str] | None = None  # the "mean" or an "extreme" of that tensor over these dimensions
+    # the "mean" or an "extreme" of that tensor over these dimensions, or its means over "windows" of them
+    centre: tuple[State, int, str] | None = None
     square_of: State | None = None  # it is the square of that tensor
     stochastic: int = 0  # it sums to 1 along this dimension, given as a mask: attention weights
     #: mean and deviation over the dimensions of the first mask are the same wherever along those of the second

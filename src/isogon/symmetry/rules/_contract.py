@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -276,7 +277,7 @@ def attention(
     scores_shape = (*query.shape[:-1], key.shape[-2])
     scores = contract(op, query, [*batch, "l", "e"], key, [*batch, "s", "e"], [*batch, "l", "s"], scores_shape)
     if attn_mask is not None:
-        scores = op.add(scores, attn_mask) if attn_mask.floating else scores
+        scores = replace(op, into_softmax=True).add(scores, attn_mask) if attn_mask.floating else scores
     weights = softmax_over(op, scores, scores.ndim - 1, f"the softmax of {op.place}")
     if attn_mask is not None and not attn_mask.floating:
         weights = op.condition(weights, attn_mask)

@@ -61,16 +61,29 @@ def subtract(op: Operation, self: Any, other: Any, *, alpha: float = 1) -> State
         return op.zeros()
     if alpha == 1 and (variance := _written_out_variance(op, a, b)) is not None:
         return variance
-    if alpha == 1 and b.centre is not None and b.centre[0] is a:
-        over = b.centre[1]
-        reduced = tuple(1 if over >> i & 1 else n for i, n in enumerate(a.shape))
-        if tuple(b.shape) in (reduced, reduced[a.ndim - b.ndim :]) and set(reduced[: a.ndim - b.ndim]) <= {1}:
-            # The mean of x moves with every shift that is constant over the mean's dimensions, so x − mean(x) does not.
-            # Any other is still there if it varies where the mean does not, and that of the mean is a part of it.
-            stays = np.where((a.sure & over) != 0, a.sure & st.EVERY_DIM, 0)
-            a = a.with_(shift=np.where((a.shift & over) == 0, 0, a.shift), sure=stays)
-            b = b.drop_shifts(b.shifted)
+    if alpha == 1:
+        a, b = _less_its_mean(a, b)
+        b, a = _less_its_mean(b, a)
     return op.add(a, b, "is subtracted from", opposed=alpha > 0).with_(nonneg=False)
+
+
+def _less_its_mean(x: State, mean: State) -> tuple[State, State]:
+    """Both without the shifts that their difference does not have, where the second is a mean of the first.
+
+    That moves with every shift that is constant over the mean's dimensions. Any other is still there if it varies where
+    the mean does not, and that of the mean is a part of it; of a mean over windows that is not certain.
+    """
+    if mean.centre is None or mean.centre[0] is not x:
+        return x, mean
+    _, over, how = mean.centre
+    removed = (x.shift & over) == 0
+    if how == "windows":
+        return (x.drop_shifts(removed), mean.drop_shifts(removed)) if mean.shape == x.shape else (x, mean)
+    reduced = tuple(1 if over >> i & 1 else n for i, n in enumerate(x.shape))
+    if tuple(mean.shape) not in (reduced, reduced[x.ndim - mean.ndim :]) or set(reduced[: x.ndim - mean.ndim]) - {1}:
+        return x, mean
+    stays = np.where((x.sure & over) != 0, x.sure & st.EVERY_DIM, 0)
+    return x.with_(shift=np.where(removed, 0, x.shift), sure=stays), mean.drop_shifts(mean.shifted)
 
 
 def _written_out_variance(op: Operation, a: State, b: State) -> State | None:
@@ -276,7 +289,7 @@ def masked_fill(op: Operation, self: State, mask: State, value: Any) -> State:
     if filling.value is not None and (filling.value <= -st.INFINITE or (_masks(filling) and op.into_softmax)):
         out = op.lift(op.condition(op.pick_part(self.plain()), mask), op.shape)
         along = op.lift(mask, op.shape).varies
-        return out.extend_shifts(along).with_(nonneg=False, varies=out.varies | along)
+        return op.behind_mask(out, along).with_(nonneg=False)
     return choose(op, mask, filling, self)
 
 

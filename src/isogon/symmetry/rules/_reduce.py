@@ -134,7 +134,7 @@ def running_extreme(op: Operation, self: State, dim: int) -> list[State]:
 def softmax_over(op: Operation, x: State, dim: int, what: str = "") -> State:
     """exp(x) / Σ exp(x) over `dim`: 0 → 0; a shift that is constant along `dim` cancels."""
     if x.shape[dim] == 1:
-        return op.constant(x.shape, nonneg=True, value=1.0)
+        return op.constant(x.shape, nonneg=True, value=1.0, stochastic=1 << dim)
     along = 1 << dim
     x = op.settle(x.drop_shifts((x.shift & along) == 0), over=along)
     out = op.doubt_logarithms(op.require_zero(x, what, SOFTMAX_CURE, nonneg=True))
@@ -233,7 +233,9 @@ def average_pool(
     divisor = named.get("divisor_override", more[2] if len(more) > 2 else None)
     # Where the padding does not count, a window's mean is that of its true elements, and a shift passes unchanged.
     padded = divisor is not None or (counted and (_nonzero(padding) or bool(ceil)))
-    return _reduce_windows(op, self, spatial, extreme=False, padded=padded)
+    out = _reduce_windows(op, self, spatial, extreme=False, padded=padded)
+    window = st.mask_of(range(self.ndim - spatial, self.ndim), self.ndim)
+    return out if padded else out.with_(centre=(self, window, "windows"))
 
 
 @register_rule(*(f"aten.adaptive_avg_pool{k}d" for k in (1, 2, 3)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -187,7 +188,9 @@ def split(op: Operation, self: State, *args: Any, **kwargs: Any) -> list[State]:
 
 def concatenate(op: Operation, tensors: Sequence[State], dim: int) -> State:
     """Channels side by side: each keeps its degree."""
-    tensors = [x for x in tensors if x.shape != (0,)]
+    tensors = [x for x in tensors if math.prod(x.shape)] or tensors[:1]
+    if len(tensors) == 1:  # beside an empty one, such as a cache before its first token
+        return tensors[0].plain()
     ndim = len(op.shape)
     dim %= ndim
     parts = [op.flatten_runs(x) if x.runs > 1 and x.dim != dim else x for x in tensors]
