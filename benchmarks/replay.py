@@ -57,7 +57,9 @@ class Landscape:
         work = about["work"]
         self.lrs = work["lr"] * float(work["step"]) ** np.array(columns)
         self.factors = work["factor"] * float(work["step"]) ** np.array(lines)
-        self.fractions = sorted(set(rows.fraction))
+        cells = rows.groupby("fraction")[["column", "row"]].apply(lambda part: len(part.drop_duplicates()))
+        #: those parts of the data at which every cell was trained
+        self.fractions = sorted(cells.index[cells == len(columns) * len(lines)])
         self.epochs = sorted(set(rows.epoch[rows.fraction == self.fractions[-1]][~rows.diverged]))
         worst = rows.score.min()
         self._layers = {part: _Layer(rows[rows.fraction == part], columns, lines, self.epochs, worst)
@@ -74,6 +76,15 @@ class Landscape:
     def box(self) -> tuple[tuple[float, float], tuple[float, float]]:
         """The grid's ends: learning rates, tuning factors."""
         return (float(self.lrs[0]), float(self.lrs[-1])), (float(self.factors[0]), float(self.factors[-1]))
+
+    @property
+    def spread_at_best(self) -> float:
+        """The spread of seeds at the end among the better quarter of cells, on the largest part that has several."""
+        spreads = []
+        for part in self.fractions:
+            worth = self.means(part)
+            spreads.append(self._layers[part].spreads[np.unravel_index(np.argmax(worth), worth.shape)][-1])
+        return float(next(spread for spread in reversed(spreads) if spread > 0))
 
     def train(self, lr: float, tuning_factor: float, fraction: float, random: np.random.Generator) -> ReplayedRun:
         """A run at these rates on the part of the data of the table that is nearest to `fraction`."""

@@ -116,6 +116,20 @@ CASES: dict[str, tuple[Model, str, str]] = {
         "0",
         "0",
     ),
+    "attention behind a mask that is written in place": (
+        lambda m, x: (lambda s: s.masked_fill_(POSITIONS[:, None] < POSITIONS, LEAST).float().softmax(1).type_as(s))(
+            x @ (m.p * x + m.c).T
+        ),
+        NOT,
+        "0",
+    ),
+    "a mask that is written in place, and seen": (
+        lambda m, x: (
+            lambda s: s.masked_fill_(POSITIONS[:, None] < POSITIONS, LEAST).softmax(1) + 1e-30 * s.clamp(min=-9)
+        )(x @ (m.p * x + m.c).T),
+        UNKNOWN,
+        "0",
+    ),
     "attention in one piece, behind a mask": (
         lambda m, x: F.scaled_dot_product_attention(
             x[None], m.p * x[None] + m.c, x[None], torch.where(POSITIONS[:, None] >= POSITIONS, 0.0, LEAST)

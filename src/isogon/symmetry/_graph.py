@@ -160,13 +160,28 @@ def _all_uses(
     node: fx.Node, passing: frozenset[str], arrives: Callable[[fx.Node, fx.Node], bool], depth: int = 12
 ) -> bool:
     """Whether every use of `node`, seen through the operations `passing`, is one that `arrives`."""
-    if not node.users or depth == 0:
+    users = [user for user in node.users if _reads(user, node)]
+    source = written_argument(node) or node
+    if source is not node:  # in place: who reads the tensor later sees the result, and so would views of it
+        others = [user for user in source.users if user is not node]
+        if viewed_argument(source) is not None or any(
+            viewed_argument(user) is source for user in others if user < node
+        ):
+            return False
+        users += [user for user in others if user > node]
+    if not users or depth == 0:
         return False
     return all(
-        arrives(user, node)
+        arrives(user, source if source in user.all_input_nodes else node)
         or (user.op == "call_function" and short_name(user) in passing and _all_uses(user, passing, arrives, depth - 1))
-        for user in node.users
+        for user in users
     )
+
+
+def _reads(user: fx.Node, node: fx.Node) -> bool:
+    """Whether `user` looks at the values of `node`, not at its type alone."""
+    name = short_name(user)
+    return not name.startswith("_assert") and not (name == "type_as" and user.args[0] is not node)
 
 
 def _divides(user: fx.Node, node: fx.Node) -> bool:
