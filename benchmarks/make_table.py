@@ -44,8 +44,8 @@ TABLES = Path(__file__).parent / "tables"
 #: key of the description in a table's file
 ABOUT = b"isogon_table"
 FRACTIONS = (1 / 16, 1 / 8, 1 / 4, 1.0)
-#: seeds of a cell: on parts of the data, on all of it, and there for the best cells once the grid is done
-_SEEDS, _SEEDS_AT_FULL, _SEEDS_OF_BEST, _BEST = 3, 1, 5, 5
+#: seeds of a cell on parts of the data; on all of it those of the best cells once the grid is done, and how many cells
+_SEEDS, _SEEDS_OF_BEST, _BEST = 3, 5, 5
 #: cells that the best one is to have on each side, and the most cells that a grid may grow to along a side
 _MARGIN, _LONGEST = 2, 13
 _CHECKPOINTS = 10
@@ -66,6 +66,7 @@ class Work:
     step: float = 2.0
     columns: tuple[int, int] = (-3, 3)
     rows: tuple[int, int] = (-3, 3)
+    seeds_at_full: int = 1
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def config(self, run: PlannedRun) -> Config:
@@ -122,6 +123,7 @@ WORKS: dict[str, Work] = {
         Recipe(lr=0.1, weight_decay=0.0, momentum=0.9, batch_size=32, samples=4096, epochs=20),
         lr=0.1,
         factor=0.16,
+        seeds_at_full=2,
         settings={
             "net": "cnn4",
             "net_options": {"width": 12},
@@ -222,7 +224,7 @@ class Table:
         columns, rows = self.ranges()
         cells = [(column, row) for column in range(columns[0], columns[1] + 1) for row in range(rows[0], rows[1] + 1)]
         for stage in (FRACTIONS[:-1], FRACTIONS[-1:]):
-            seeds = range(_SEEDS if stage[0] < 1 else _SEEDS_AT_FULL)
+            seeds = range(_SEEDS if stage[0] < 1 else self.work.seeds_at_full)
             wanted = [PlannedRun(*cell, part, seed) for part in stage for seed in seeds for cell in cells]
             if lacking := [run for run in wanted if run not in self._ended]:
                 return lacking

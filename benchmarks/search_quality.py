@@ -18,6 +18,7 @@ points of accuracy or in nats. What it costs is counted in runs on all of the da
 | `halving epochs` | 27 random pairs, the best third of which goes on after a tenth and a third of the epochs |
 | `halving data` | 32 random pairs on 1/16 of the data, the better half on twice as much, …, two on all of it |
 | `grid` | five by five, on all of the data |
+| `lines, N seeds` | a sketch of a better search: a line over F, one over lr, one over F again, on 1/8 of the data |
 | `isogon, F at one lr` | `isogon search` as it is; users bring a learning rate within ×4 of the grid's first centre |
 
 To add one, write a function like those below and put it into `SEARCHERS`.
@@ -45,11 +46,14 @@ from numpy.typing import NDArray
 from replay import Landscape, Replayed
 
 from isogon.errors import IsogonError
-from isogon.search import Study, transfer_trend
+from isogon.search import Study, fit_curve, transfer_trend
 from isogon.search._run import _fit_curves
+from isogon.search.fit import default_grid, extension, round_factor
 from isogon.search.trials import PlannedTrial, StoredTrial
 
 _TRIALS = 30
+#: the part of the data on which `lines` searches
+_LINES = 1 / 8
 _COSTS = (2.5, 5, 7, 10, 15, 21, 30)
 #: replays that a process does at a time
 _PART = 25
@@ -142,11 +146,47 @@ def grid(task: Replayed, seed: int) -> list[Step]:
     return [Step(len(cells), best.lr, best.tuning_factor)]
 
 
+def lines(seeds: int) -> Searcher:
+    """From where the user of `isogon, F at one lr` starts: the top of each line, fitted, is where the next one goes."""
+
+    def search(task: Replayed, seed: int) -> list[Step]:
+        point, spent = {"lr": _brought_lr(task.landscape, seed), "tuning_factor": default_grid()[3]}, 0.0
+        seen: list[Seen] = []
+        steps = []
+        for name, size in (("tuning_factor", 7), ("lr", 7), ("tuning_factor", 5)):
+            trained: list[tuple[float, int, float]] = []
+            more: Sequence[float] = default_grid(round_factor(point[name]), size)
+            for _ in range(3):  # the line and what its edges call for
+                for value in more:
+                    place = {**point, name: value}
+                    scores = [task.run(**place, fraction=_LINES, seed=number).score for number in range(seeds)]
+                    trained += [(value, number, score) for number, score in enumerate(scores)]
+                    seen.append(Seen(float(np.mean(scores)), place["lr"], place["tuning_factor"]))
+                    spent += _LINES * seeds
+                alive = {value for value, _, score in trained if not math.isnan(score)}
+                curve = fit_curve(trained) if len(alive) > 2 else None
+                more = () if curve is None else extension(curve)
+                if not more:
+                    break
+            best = _best(seen)
+            # Of too few that trained there is no curve to fit.
+            top = getattr(best, name) if curve is None else curve.tuning_factor
+            point = {"lr": best.lr, "tuning_factor": best.tuning_factor, name: top}
+            steps.append(Step(spent, **point))
+        return steps[-1:]
+
+    return search
+
+
+def _brought_lr(landscape: Landscape, seed: int) -> float:
+    """The learning rate with which a user comes."""
+    return float(landscape.about["work"]["lr"] * 4 ** np.random.default_rng(seed).uniform(-1, 1))
+
+
 def isogon_one_unknown(task: Replayed, seed: int) -> list[Step]:
     """`isogon.search.run` with the defaults of its study file, but for the processes that train."""
     landscape = task.landscape
-    random = np.random.default_rng(seed)
-    lr = float(landscape.about["work"]["lr"] * 4 ** random.uniform(-1, 1))
+    lr = _brought_lr(landscape, seed)
     recipe = {name: value for name, value in landscape.recipe.to_dict().items() if value is not None}
     recipe |= {"lr": lr, "weight_decay": "?"}
     recipe = {name: recipe[name] for name in recipe if name in _RECIPE_KEYS}
@@ -197,6 +237,8 @@ SEARCHERS: Mapping[str, Searcher] = {
     "halving epochs": halving_epochs,
     "halving data": halving_data,
     "grid": grid,
+    "lines, 1 seed": lines(1),
+    "lines, 3 seeds": lines(3),
     "isogon, F at one lr": isogon_one_unknown,
 }
 

@@ -142,6 +142,12 @@ CASES: dict[str, tuple[Model, str, str]] = {
         "1",
         "0",
     ),
+    "a table of fixed numbers, norm": (
+        lambda m, x: norm(m.p * x + POSITIONS[None].repeat(1, 2)[:, :8].sin()),
+        NOT,
+        "0",
+    ),
+    "a fixed number for each row, norm": (lambda m, x: norm(m.p * x + POSITIONS[:, None].sin()), "0", "0"),
     "beside nothing": (lambda m, x: (x @ torch.cat([x[:0], m.p * x + m.c]).T).softmax(1), NOT, "0"),
     "less its own average": (lambda m, x: norm(less_average(m.p * x[:, :4] + m.b)), UNKNOWN, UNKNOWN),
 }

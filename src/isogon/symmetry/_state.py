@@ -276,10 +276,13 @@ class State:
     @property
     def surely_varies(self) -> tuple[int, bool]:
         """Dimensions along which it certainly varies, and whether each part of it does."""
-        if self.free or self.facts.pattern is None:
+        labels = self.facts.pattern
+        if labels is None and not self.free:
+            labels = self.facts.numbers
+        if self.free or labels is None:
             return (self.varies if self.free else 0), True
-        somewhere, everywhere = varying_dims(self.facts.pattern)
-        offset = self.ndim - self.facts.pattern.ndim
+        somewhere, everywhere = varying_dims(labels)
+        offset = self.ndim - labels.ndim
         return somewhere << offset, somewhere == everywhere
 
     @property
