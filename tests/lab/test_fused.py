@@ -189,6 +189,7 @@ TRANSFORMERS = {
     "llama": TEXT | {"net_options": GPT | {"affine": True, "qk_norm": False, "activation": "swiglu"}},
     "layer norms of heads": TEXT | {"net_options": GPT | {"norm": "layer", "width": 72, "heads": 3}},
     "vit": {"net": "vit", "net_options": VIT, "batch_size": 16, "data": "fashion-mini"},
+    "vit, narrow": {"net": "vit", "net_options": VIT | {"width": 20}, "data": "fashion-mini"},
     "vit, mean": {"net": "vit", "net_options": VIT | {"pool": "mean", "qk_norm": True}, "data": "fashion-mini"},
 }
 

@@ -34,6 +34,8 @@ class _Copy(NamedTuple):
 
 # By type: the kernels know these and none that is made from them.
 _FUSED = (nn.BatchNorm1d, nn.BatchNorm2d, GhostBatchNorm1d, GhostBatchNorm2d)
+#: bytes of which a tensor's address must be a multiple for the update's kernel
+_ALIGNMENT = 16
 #: with tensor cores a convolution over 3 channels takes longer than one over 8, of which 5 are zeros
 WIDE = 8
 
@@ -76,13 +78,13 @@ class Twin:
         return [self._copies[p].part if p in self._copies else None for p in self.parameters]
 
     def gradients(self, of_leaves: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Of each parameter, laid out as it is."""
+        """Of each parameter, laid out as it is and where the update can read it."""
         found = []
         for parameter, place in zip(self.parameters, self._places, strict=True):
             gradient, known = of_leaves[place], self._copies.get(parameter)
             if known is not None and known.rows is not None:
                 gradient = gradient[known.rows]
-            alike = gradient.stride() == parameter.stride()
+            alike = gradient.stride() == parameter.stride() and gradient.data_ptr() % _ALIGNMENT == 0
             found.append(gradient if alike else torch.empty_like(parameter, dtype=gradient.dtype).copy_(gradient))
         return found
 
@@ -91,6 +93,10 @@ class Twin:
         parameters = list(parameters)
         if self._dtype == parameters[0].dtype:
             return lambda: parameters[0] if len(parameters) == 1 else torch.cat(parameters)
+        starts = accumulate((parameter.numel() for parameter in parameters[:-1]), initial=0)
+        if any(start * self._dtype.itemsize % _ALIGNMENT for start in starts):
+            copies = [self._copy(parameter) for parameter in parameters]
+            return lambda: torch.cat(copies)
         with torch.no_grad():
             leaf = torch.cat(parameters).to(self._dtype)
         ends = list(accumulate((len(parameter) for parameter in parameters), initial=0))
