@@ -130,6 +130,16 @@ CASES: dict[str, tuple[Model, str, str]] = {
         UNKNOWN,
         "0",
     ),
+    "attention with dropout to values with a bias": (
+        lambda m, x: norm(x[:, :4] + F.linear(F.dropout((x @ x.T).softmax(1), 0.5) @ (x[:, :4] + m.b), m.w[:4, :4])),
+        "0",
+        NOT,
+    ),
+    "differences of values with a bias": (
+        lambda m, x: norm(x[:, :4] + (torch.eye(6) - torch.eye(6).roll(1, 0)) @ (x[:, :4] + m.b)),
+        "0",
+        UNKNOWN,
+    ),
     "attention in one piece, behind a mask": (
         lambda m, x: F.scaled_dot_product_attention(
             x[None], m.p * x[None] + m.c, x[None], torch.where(POSITIONS[:, None] >= POSITIONS, 0.0, LEAST)
