@@ -41,6 +41,7 @@ class GraphedTraining:
         self._step = 0
         self._in_epoch = False
         self._chance = torch.Generator(training.device)
+        self._chance_on_host: torch.Tensor | None = None
         self._recording: _Recording | None = None
         #: why no graph is used; None where one is, or will be
         self.refused = why_no_graph(training)
@@ -81,13 +82,18 @@ class GraphedTraining:
     def _apart(self) -> Iterator[None]:
         """On the lane's stream, and a random network with random numbers of its own, which no other lane draws from."""
         generator = _generator(self.training.device)
-        shared = generator.graphsafe_get_state()
+        shared, shared_on_host = generator.graphsafe_get_state(), torch.get_rng_state()
         generator.graphsafe_set_state(self._chance)
+        if self._chance_on_host is not None:
+            torch.set_rng_state(self._chance_on_host)
         try:
             with torch.cuda.stream(self.stream):
                 yield
         finally:
             generator.graphsafe_set_state(shared)
+            if self.training.is_random:
+                self._chance_on_host = torch.get_rng_state()
+                torch.set_rng_state(shared_on_host)
 
     def _count_steps(self) -> None:
         """Before the optimizer or a checkpoint looks at it: a recorded step counts nothing on the host."""
@@ -139,6 +145,7 @@ class GraphedTraining:
         except Exception as error:  # a network may do things that no graph can hold
             self._usable, self.refused = False, first_line(_first_error(error))
             _end_generator_capture(self.training.device)
+            self._chance = _generator(self.training.device).graphsafe_get_state()
 
 
 class _Recording:
@@ -166,13 +173,15 @@ class _Recording:
         ):
             # torch warns, without harm, where a product is the first operation of its backward thread.
             warnings.filterwarnings("ignore", message="Attempting to run cuBLAS")
-            kind = _kind(self.fused.training)
+            kind, on_host = _kind(self.fused.training), torch.get_rng_state()
             for _ in range(_FURTHER_WARM_UP_STEPS if kind in _RECORDED_BEFORE else _WARM_UP_STEPS):
                 self.fused.gradients()
                 self.fused.point_to_gradients()
                 self.fused.update()
                 self.fused.advance()
                 self.fused.rewind()
+            if not torch.equal(on_host, torch.get_rng_state()):
+                raise RuntimeError("it draws random numbers on the host")
             self._gradients, self._update = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
             # Other lanes train meanwhile, and their libraries may call the driver at any moment.
             relaxed: Any = {"stream": stream, "capture_error_mode": "relaxed"}

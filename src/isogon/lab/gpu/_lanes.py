@@ -141,7 +141,7 @@ def _train_on_streams(trainings: Iterator[Training], at_once: int, report: LaneR
     memory = _Memory(at_once)
     more = True
     while True:
-        while more and len(active) < at_once and (not active or memory.has_room(len(active))):
+        while more and len(active) < at_once and (not active or memory.has_room(active)):
             training = next(trainings, None)
             more = training is not None
             if training is not None:
@@ -176,7 +176,7 @@ class _Memory:
 
     def begin(self, training: Training) -> GraphedTraining:
         self._since_freed += 1
-        if self._since_freed > _FREED_EVERY or not self._is_plentiful():
+        if self._since_freed > _FREED_EVERY or not self._is_plentiful(training.device):
             self._since_freed = 0
             _free_memory()
         before, _ = torch.cuda.mem_get_info(training.device)
@@ -192,25 +192,28 @@ class _Memory:
         self._largest = max(self._largest, before - after)
         return lane
 
-    def _is_plentiful(self) -> bool:
+    def _is_plentiful(self, device: torch.device) -> bool:
         """Whether what trainings leave behind can stay for a while."""
-        free, _ = torch.cuda.mem_get_info()
+        free, _ = torch.cuda.mem_get_info(device)
         return self._largest > 0 and free - _SPARE_BYTES > _PLENTY * self._largest
 
     def release(self, lane: GraphedTraining) -> None:
         _FREE_STREAMS[lane.training.device].append(lane.stream)
 
-    def has_room(self, active: int) -> bool:
-        if self._is_plentiful():
+    def has_room(self, active: Sequence[GraphedTraining]) -> bool:
+        """For one more beside those that train."""
+        device = active[0].training.device
+        if self._is_plentiful(device):
             return True
         torch.cuda.empty_cache()
-        free, _ = torch.cuda.mem_get_info()
+        free, _ = torch.cuda.mem_get_info(device)
         enough = free - _SPARE_BYTES > self._largest
         if not enough and not self._warned_of_memory:
             self._warned_of_memory = True
             warnings.warn(
-                f"{active} of {self._wanted} lanes fit the GPU's memory: one takes {self._largest / 2**30:.1f} GiB, "
-                f"and {free / 2**30:.1f} GiB are free. The others follow as lanes end; a smaller batch needs less.",
+                f"{len(active)} of {self._wanted} lanes fit the GPU's memory: one takes {self._largest / 2**30:.1f} "
+                f"GiB, and {free / 2**30:.1f} GiB are free. The others follow as lanes end; a smaller batch needs "
+                "less.",
                 stacklevel=2,
             )
         return enough

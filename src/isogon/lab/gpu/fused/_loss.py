@@ -23,6 +23,7 @@ def _cross_entropy(logits, labels, gradient, loss, sums, samples, classes, ROWS:
     column = tl.arange(0, CLASSES)
     total = tl.zeros((), tl.float32)
     right = tl.zeros((), tl.float32)
+    counted = tl.zeros((), tl.float32)
     for start in range(tl.program_id(0) * ROWS, samples, tl.num_programs(0) * ROWS):
         row = start + tl.arange(0, ROWS)
         here = row < samples
@@ -38,6 +39,7 @@ def _cross_entropy(logits, labels, gradient, loss, sums, samples, classes, ROWS:
         chosen = tl.sum(tl.where(hit & mask, value, 0.0), 1)
         total += tl.sum(tl.where(here, tl.log(norm) + top - chosen, 0.0))
         # The first of equal ones, as torch's argmax on a CPU.
+        counted += tl.sum(tl.where(here, 1.0, 0.0))
         best = tl.min(tl.where((value == top[:, None]) & mask, column[None, :], CLASSES), 1)
         right += tl.sum(tl.where(here & (best == label), 1.0, 0.0))
         slope = (power / norm[:, None] - tl.where(hit, 1.0, 0.0)) / samples
@@ -46,13 +48,12 @@ def _cross_entropy(logits, labels, gradient, loss, sums, samples, classes, ROWS:
         tl.store(loss, total / samples)
         tl.store(sums, tl.load(sums) + total.to(tl.float64))
         tl.store(sums + 1, tl.load(sums + 1) + right.to(tl.float64))
-        tl.store(sums + 2, tl.load(sums + 2) + samples)
+        tl.store(sums + 2, tl.load(sums + 2) + counted.to(tl.float64))
     else:
         tl.atomic_add(loss, total / samples)
         tl.atomic_add(sums, total.to(tl.float64))
         tl.atomic_add(sums + 1, right.to(tl.float64))
-        if tl.program_id(0) == 0:
-            tl.atomic_add(sums + 2, samples.to(tl.float64))
+        tl.atomic_add(sums + 2, counted.to(tl.float64))
 
 
 def cross_entropy_with_sums(logits: torch.Tensor, labels: torch.Tensor, sums: torch.Tensor) -> torch.Tensor:

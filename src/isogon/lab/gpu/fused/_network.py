@@ -20,7 +20,7 @@ from torch.nn.functional import conv2d, linear, pad
 
 from isogon.lab.gpu.fused._norm import Norm, forked_norm, fused_norm
 from isogon.lab.gpu.fused._product import product
-from isogon.lab.gpu.fused._transformer import FusedTransformer, can_fuse
+from isogon.lab.gpu.fused._transformer import FusedTransformer, can_fuse, has_hooks
 from isogon.nets import GhostBatchNorm1d, GhostBatchNorm2d, Residual
 
 
@@ -61,8 +61,8 @@ class Twin:
             self.network = FusedTransformer(model, dtype, self._pack)
         else:
             self.network = copy.deepcopy(model, shared)
-            uses = Counter(id(p) for module in model.modules() for p in module.parameters(recurse=False))
-            self._tied = {name for name, count in uses.items() if count > 1}
+            uses = Counter(id(p) for _, p in model.named_parameters(remove_duplicate=False))
+            self._shared = {of for of, count in uses.items() if count > 1}
             self._change(self.network, dtype)
             _fork(self.network)
         self.parameters = [p for p in model.parameters() if p.requires_grad]
@@ -127,7 +127,7 @@ class Twin:
 
     def _change(self, parent: nn.Module, dtype: torch.dtype) -> None:
         for name, child in list(parent.named_children()):
-            if isinstance(child, FusedNorm):
+            if isinstance(child, FusedNorm) or (has_hooks(child) and not any(child.children())):
                 continue
             if type(child) is Residual:
                 last = child.main[-1] if isinstance(child.main, nn.Sequential) else None
@@ -142,7 +142,7 @@ class Twin:
                 continue
             elif type(child) is nn.Conv2d and dtype != child.weight.dtype and child.bias is None:
                 weight = child.weight
-                if weight.requires_grad:
+                if self._is_own(child):
                     if not self._copies and not self._norms and weight.shape[1] < WIDE:
                         self.image_channels = WIDE  # the first layer of all
                     setattr(parent, name, _Convolution(child, self._copy(weight)))
@@ -155,8 +155,8 @@ class Twin:
             self._change(child, dtype)
 
     def _is_own(self, layer: nn.Module) -> bool:
-        """Whether all its parameters are trained, and are those of no other layer."""
-        return all(p.requires_grad and id(p) not in self._tied for p in layer.parameters())
+        """Whether all its parameters are trained, and are those of no other layer, nor of a second use of this one."""
+        return all(p.requires_grad and id(p) not in self._shared for p in layer.parameters())
 
     def _fuse(self, norm: nn.Module, *, relu: bool) -> FusedNorm:
         self._norms.append(FusedNorm(norm, relu=relu, programs=self._programs))
@@ -185,7 +185,7 @@ def _relu_after(parent: nn.Module, name: str) -> bool:
     """Whether a ReLU follows at once; it becomes nothing, since the norm before it does it."""
     if type(parent) is not nn.Sequential:
         return False
-    names = [child for child, _ in parent.named_children()]
+    names = list(parent._modules)  # a module that is used twice is here twice
     following = names[names.index(name) + 1 :][:1]
     if not following or type(getattr(parent, following[0])) is not nn.ReLU:
         return False

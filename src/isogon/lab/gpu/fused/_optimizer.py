@@ -171,4 +171,6 @@ def _buffer(optimizer: torch.optim.Optimizer, parameter: torch.Tensor, name: str
     if state.get(name) is None:
         state[name] = torch.zeros_like(parameter, memory_format=torch.preserve_format)
     buffer: torch.Tensor = state[name]
+    if buffer.stride() != parameter.stride():  # as after a checkpoint from a device with another layout
+        state[name] = buffer = torch.empty_like(parameter, memory_format=torch.preserve_format).copy_(buffer)
     return buffer

@@ -31,8 +31,15 @@ def can_fuse(model: Any) -> bool:
     """Whether `model` is a transformer of ours whose weights all train, with heads that can be halved."""
     if type(model) not in (Gpt, Vit) or not all(p.requires_grad for p in model.parameters()):
         return False
+    if any(has_hooks(module) for module in model.modules()):
+        return False
     attention = model.blocks[0].attention
     return bool(attention.q.out_features // attention.heads % 2 == 0)
+
+
+def has_hooks(module: nn.Module) -> bool:
+    """Whether somebody listens to what goes through the module, or changes it."""
+    return bool(module._forward_hooks or module._forward_pre_hooks or module._backward_hooks)
 
 
 class FusedTransformer(nn.Module):
