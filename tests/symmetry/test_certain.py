@@ -16,6 +16,7 @@ Model = Callable[[Any, Tensor], Tensor]
 POSITIONS = torch.arange(6)
 LEAST = torch.finfo(torch.float32).min
 CAUSAL = torch.full((6, 6), LEAST).triu(1)
+LATER, EIGHT = POSITIONS[:, None] < POSITIONS, torch.arange(1.0, 9.0)
 OF_ITSELF = torch.full((6, 6), LEAST).fill_diagonal_(0)
 
 
@@ -110,23 +111,19 @@ CASES: dict[str, tuple[Model, str, str]] = {
         "0",
     ),
     "attention to keys with a bias behind a mask": (
-        lambda m, x: (
-            (x[:, :4] @ (x[:, :4] + m.p * m.b).T).masked_fill(POSITIONS[:, None] < POSITIONS, LEAST).softmax(1)
-        ),
+        lambda m, x: (x[:, :4] @ (x[:, :4] + m.p * m.b).T).masked_fill(LATER, LEAST).softmax(1),
         "0",
         "0",
     ),
     "attention behind a mask that is written in place": (
-        lambda m, x: (lambda s: s.masked_fill_(POSITIONS[:, None] < POSITIONS, LEAST).float().softmax(1).type_as(s))(
-            x @ (m.p * x + m.c).T
-        ),
+        lambda m, x: (lambda s: s.masked_fill_(LATER, LEAST).float().softmax(1).type_as(s))(x @ (m.p * x + m.c).T),
         NOT,
         "0",
     ),
     "a mask that is written in place, and seen": (
-        lambda m, x: (
-            lambda s: s.masked_fill_(POSITIONS[:, None] < POSITIONS, LEAST).softmax(1) + 1e-30 * s.clamp(min=-9)
-        )(x @ (m.p * x + m.c).T),
+        lambda m, x: (lambda s: s.masked_fill_(LATER, LEAST).softmax(1) + 1e-30 * s.clamp(min=-9))(
+            x @ (m.p * x + m.c).T
+        ),
         UNKNOWN,
         "0",
     ),
@@ -152,10 +149,36 @@ CASES: dict[str, tuple[Model, str, str]] = {
         "1",
         "0",
     ),
-    "a table of fixed numbers, norm": (
-        lambda m, x: norm(m.p * x + POSITIONS[None].repeat(1, 2)[:, :8].sin()),
-        NOT,
+    "fixed numbers that cancel": (lambda m, x: norm((m.p * x + m.c[0]) / EIGHT * EIGHT), UNKNOWN, "0"),
+    "fixed numbers that are taken away": (lambda m, x: norm((m.p * x + EIGHT) - EIGHT), UNKNOWN, "0"),
+    "a mask that is divided away": (
+        lambda m, x: ((x @ x.T + 1e4 * m.b[:3].repeat(2)[:, None]).masked_fill(LATER, -1e4) / 1e4).softmax(1),
         "0",
+        UNKNOWN,
+    ),
+    "values that are masked, not scores": (
+        lambda m, x: norm(
+            F.scaled_dot_product_attention(
+                x[None], x[None], (3e3 * (x + m.b.sum())).masked_fill(torch.arange(8) < 3, -1e4)[None]
+            )
+        ),
+        "0",
+        UNKNOWN,
+    ),
+    "a mask that leaves one key": (
+        lambda m, x: ((x @ (m.p * x + m.c).T) + torch.where(POSITIONS == 2, 0.0, LEAST)[None]).softmax(1),
+        UNKNOWN,
+        "0",
+    ),
+    "a choice of the mask or the scores": (
+        lambda m, x: torch.where(LATER, LEAST, x @ x.T + m.b[:3].repeat(2)[:, None]).softmax(1),
+        "0",
+        "0",
+    ),
+    "windows whose means are one": (
+        lambda m, x: F.avg_pool1d(x[:, :2] + m.b[:2], 3, 1, 1, count_include_pad=False).softmax(1),
+        "0",
+        UNKNOWN,
     ),
     "a fixed number for each row, norm": (lambda m, x: norm(m.p * x + POSITIONS[:, None].sin()), "0", "0"),
     "beside nothing": (lambda m, x: (x @ torch.cat([x[:0], m.p * x + m.c]).T).softmax(1), NOT, "0"),

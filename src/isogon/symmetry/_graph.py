@@ -164,9 +164,8 @@ def _all_uses(
     source = written_argument(node) or node
     if source is not node:  # in place: who reads the tensor later sees the result, and so would views of it
         others = [user for user in source.users if user is not node]
-        if viewed_argument(source) is not None or any(
-            viewed_argument(user) is source for user in others if user < node
-        ):
+        before = [user for user in others if user < node]
+        if viewed_argument(source) is not None or any(viewed_argument(u) is source or is_region(u) for u in before):
             return False
         users += [user for user in others if user > node]
     if not users or depth == 0:

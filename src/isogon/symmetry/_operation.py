@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+import torch
 
 from isogon.symmetry import _state as st
 from isogon.symmetry._degree import TOLERANCE
@@ -244,11 +245,21 @@ class Operation(Doubts):
         pattern = st.pattern_beside(x, zeros)
         if zeros.value == 0.0:
             return x.plain().with_(pattern=pattern)
-        return self.behind_mask(x.plain(), zeros.varies).with_(pattern=pattern)
+        numbers = zeros.facts.numbers
+        hidden = None if numbers is None else numbers.abs() >= st.INFINITE
+        return self.behind_mask(x.plain(), hidden, zeros.varies).with_(pattern=pattern)
 
-    def behind_mask(self, x: State, along: int) -> State:
-        """`x` with infinities that lie as they do `along` these dimensions; no softmax sees what is there."""
-        masked = x if self.into_softmax else x.extend_shifts(along)
+    def behind_mask(self, x: State, hidden: torch.Tensor | None, along: int) -> State:
+        """`x` with infinities where it is `hidden`, which varies `along` these dimensions at most.
+
+        No softmax sees what is hidden; but one that sees a single number gives 1, whatever that is.
+        """
+        several = hidden is not None and all(
+            bool((~hidden).sum(dim).max() > 1) for dim, size in enumerate(hidden.shape) if size > 1
+        )
+        if self.into_softmax and hidden is not None and not several:
+            return self.unknown(x, why=f"{self.place} may leave a single number to a softmax")
+        masked = x if self.into_softmax and several else x.extend_shifts(along)
         return masked.with_(varies=x.varies | along)
 
     def choice(self, first: Any, second: Any, verb: str) -> State:

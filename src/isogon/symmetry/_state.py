@@ -276,13 +276,10 @@ class State:
     @property
     def surely_varies(self) -> tuple[int, bool]:
         """Dimensions along which it certainly varies, and whether each part of it does."""
-        labels = self.facts.pattern
-        if labels is None and not self.free:
-            labels = self.facts.numbers
-        if self.free or labels is None:
+        if self.free or self.facts.pattern is None:
             return (self.varies if self.free else 0), True
-        somewhere, everywhere = varying_dims(labels)
-        offset = self.ndim - labels.ndim
+        somewhere, everywhere = varying_dims(self.facts.pattern)
+        offset = self.ndim - self.facts.pattern.ndim
         return somewhere << offset, somewhere == everywhere
 
     @property

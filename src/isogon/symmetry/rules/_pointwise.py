@@ -266,8 +266,14 @@ def angle(op: Operation, self: State, other: State) -> State:
 def choose(op: Operation, condition: State, self: Any = None, other: Any = None) -> State:
     if self is None:
         return op.unknown(condition)
-    if op.into_softmax:
-        self, other = (op.zeros(()) if _masks(x) else x for x in (self, other))
+    if op.into_softmax and _masks(self) ^ _masks(other):
+        kept, filling = (other, self) if _masks(self) else (self, other)
+        number = filling.value if isinstance(filling, State) else filling
+        out = op.lift(op.condition(op.pick_part(op.state(kept).plain()), condition), op.shape)
+        hidden = condition.facts.numbers if number is not None and number <= -st.INFINITE else None
+        if hidden is not None and kept is self:
+            hidden = ~hidden.bool()
+        return op.behind_mask(out, hidden, op.lift(condition, op.shape).varies).with_(nonneg=False)
     a, b = op.state(self), op.state(other)
     out = op.lift(op.condition(op.choice(a, b, "is chosen beside"), condition), op.shape)
     # Each element is one of the two, so that what it is multiplied by varies as the condition and the two do; zeros
@@ -289,7 +295,8 @@ def masked_fill(op: Operation, self: State, mask: State, value: Any) -> State:
     if filling.value is not None and (filling.value <= -st.INFINITE or (_masks(filling) and op.into_softmax)):
         out = op.lift(op.condition(op.pick_part(self.plain()), mask), op.shape)
         along = op.lift(mask, op.shape).varies
-        return op.behind_mask(out, along).with_(nonneg=False)
+        hidden = mask.facts.numbers if filling.value <= -st.INFINITE else None
+        return op.behind_mask(out, hidden, along).with_(nonneg=False)
     return choose(op, mask, filling, self)
 
 

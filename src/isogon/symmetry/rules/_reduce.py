@@ -145,7 +145,11 @@ def softmax_over(op: Operation, x: State, dim: int, what: str = "") -> State:
 
 @register_rule("aten.softmax", "aten._softmax", "aten.special_softmax", "aten._safe_softmax")
 def softmax(op: Operation, self: State, dim: int, *_: Any, **__: Any) -> State:
-    return softmax_over(op, self, dim % self.ndim) if self.ndim else op.constant()
+    if not self.ndim:
+        return op.constant()
+    out = softmax_over(op, self, dim % self.ndim)
+    # Where all scores are masked the safe one gives zeros.
+    return out.with_(stochastic=0) if op.short == "_safe_softmax" else out
 
 
 @register_rule("aten.log_softmax", "aten._log_softmax", "aten.special_log_softmax")
@@ -212,7 +216,9 @@ def _reduce_windows(op: Operation, x: State, spatial: int, *, extreme: bool, pad
     return x.plain().with_(
         shape=op.shapes[0],
         shift=x.shift,
-        sure=x.sure & (st.nontrivial(op.shapes[0]) | st.HAS_SHIFT),
+        # Means over windows may be one where what they are the means of is not.
+        sure=np.where((x.shift & window) != 0, x.sure & st.EVERY_DIM & ~window, x.sure)
+        & (st.nontrivial(op.shapes[0]) | st.HAS_SHIFT),
         ray=wide,
         varies=(x.varies | (window if padded else 0)) & st.nontrivial(op.shapes[0]),
         floating=op.floating,
