@@ -184,7 +184,7 @@ class Table:
                     "lr": work.lr,
                     "factor": work.factor,
                     "step": work.step,
-                    "settings": dict(work.settings),
+                    "settings": {name: value for name, value in work.settings.items() if name != "data_root"},
                 }
             )
         )
@@ -244,7 +244,8 @@ class Table:
         rows = min(rows[0], *(run.row for run in self._ended)), max(rows[1], *(run.row for run in self._ended))
         count = (columns[1] - columns[0] + 1) * (rows[1] - rows[0] + 1)
         for part in FRACTIONS:
-            if len({run[:2] for run in self._ended if run.fraction == part}) < count:
+            seeds = _SEEDS if part < 1 else self.work.seeds_at_full
+            if sum(run.fraction == part and run.seed < seeds for run in self._ended) < count * seeds:
                 continue  # it has not been trained everywhere yet
             best = self._best(part)
             if not any(_has_margin(columns, column) and _has_margin(rows, row) for column, row in best):

@@ -61,10 +61,14 @@ class Landscape:
         #: those parts of the data at which every cell was trained
         self.fractions = sorted(cells.index[cells == len(columns) * len(lines)])
         self.epochs = sorted(set(rows.epoch[rows.fraction == self.fractions[-1]][~rows.diverged]))
-        worst = rows.score.min()
+        worst = float(
+            rows[rows.epoch == rows.groupby(["column", "row", "fraction", "seed"]).epoch.transform("max")].score.min()
+        )
         self._layers = {part: _Layer(rows[rows.fraction == part], columns, lines, self.epochs, worst)
                         for part in self.fractions}  # fmt: skip
         #: of all cells on the whole data, the best mean
+        #: what a run is worth that diverges: the worst that was reached at an end
+        self.worst = worst
         self.best = float(np.nanmax(self._layers[self.fractions[-1]].worth))
 
     @classmethod
@@ -87,8 +91,10 @@ class Landscape:
         return float(next(spread for spread in reversed(spreads) if spread > 0))
 
     def train(self, lr: float, tuning_factor: float, fraction: float, random: np.random.Generator) -> ReplayedRun:
-        """A run at these rates on the part of the data of the table that is nearest to `fraction`."""
+        """A run at these rates on this part of the data, one of the table's."""
         part = min(self.fractions, key=lambda known: abs(math.log(known / fraction)))
+        if abs(part / fraction - 1) > 0.01:
+            raise ValueError(f"{self.name} has the parts {self.fractions} of its data, not {fraction}")
         layer = self._layers[part]
         weights = self._weights(lr, tuning_factor)
         lost = float(np.sum(weights * layer.lost))
@@ -219,6 +225,7 @@ class Replayed:
             for epoch, score in run.history:
                 if report is not None:
                     report(trial, epoch, score)
-            return run.score
+            # A failed trial would teach the sampler nothing.
+            return self.landscape.worst if math.isnan(run.score) else run.score
 
         return objective
