@@ -127,11 +127,6 @@ CASES: dict[str, tuple[Model, str, str]] = {
         UNKNOWN,
         "0",
     ),
-    "attention with dropout to values with a bias": (
-        lambda m, x: norm(x[:, :4] + F.linear(F.dropout((x @ x.T).softmax(1), 0.5) @ (x[:, :4] + m.b), m.w[:4, :4])),
-        "0",
-        NOT,
-    ),
     "differences of values with a bias": (
         lambda m, x: norm(x[:, :4] + (torch.eye(6) - torch.eye(6).roll(1, 0)) @ (x[:, :4] + m.b)),
         "0",

@@ -74,20 +74,17 @@ def _shift(x: State, lx: Labels, by: State, lb: Labels, out: Labels, varies: Int
     """The shift of `x` after it is multiplied by `by`, as which it may vary, and summed; and what is sure of it.
 
     Weights that sum to 1 over the summed index leave a shift that is constant along that index as it is. Those that no
-    parameter changes may have been made to remove it, as differences of neighbours do; but such a shift only grows or
-    shrinks by weights of which none is negative.
+    parameter changes may have been made to remove it, as differences of neighbours do.
     """
     summed = [label for label in lb if label not in out]
     unchanged = np.zeros_like(x.shifted)
     if by.stochastic and summed == [lb[by.stochastic.bit_length() - 1]] and summed[0] in lx:
         unchanged = (x.shift >> list(lx).index(summed[0]) & 1) == 0
-    along = st.mask_of([list(lx).index(label) for label in summed if label in lx], len(lx))
-    scaled = by.nonneg & ((x.shift & along) == 0)
     moved, sure = _relabel(x.shift, lx, out), _relabel(x.sure, lx, out)
     shift = np.where(x.shifted, np.where(unchanged, moved, moved | varies), 0)
     if by.free or not by.fixed.all():
-        return shift, np.where(unchanged | (x.sure == 0), sure, sure | varies)
-    return shift, np.where(unchanged, sure, np.where(scaled, sure & st.EVERY_DIM, 0))
+        return shift, np.where(unchanged | (sure == 0), sure, sure | varies)
+    return shift, np.where(unchanged, sure, 0)
 
 
 def _with_bias(op: Operation, x: State, bias: State | None, dim: int) -> State:
