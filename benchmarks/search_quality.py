@@ -334,7 +334,7 @@ def draw(results: Sequence[Mapping[str, Any]], landscapes: Sequence[Landscape], 
 
 
 def write_table(results: Sequence[Mapping[str, Any]], landscapes: Sequence[Landscape], head: str, file: Path) -> None:
-    lines = ["# How good searches are", "", head, ""]
+    lines = ["# How good searches are", "", head, "", "![Regret against cost](search_quality.svg)", ""]
     for landscape in landscapes:
         unit = "nats" if landscape.metric == "test_loss" else "points"
         lines += [f"## {landscape.name}", "", f"| searcher | cost, full runs | regret, {unit} |", "|---|---|---|"]

@@ -348,6 +348,30 @@ def test_lanes_wait_where_memory_is_short(make_config, monkeypatch):
     assert [run.status for run in runs] == ["finished"] * 3
 
 
+@pytest.mark.parametrize("nested", [False, True])
+def test_the_twin_of_a_layer_that_is_used_twice(nested):
+    from isogon.lab.gpu.fused._network import Twin
+
+    torch.manual_seed(0)
+    layer = torch.nn.Linear(64, 64)
+    parts = [torch.nn.Sequential(layer) if nested else layer for _ in range(2)]
+    network, x = torch.nn.Sequential(parts[0], torch.nn.ReLU(), parts[1]).cuda(), torch.randn(32, 64, device="cuda")
+    twin = Twin(network, torch.bfloat16, 1)
+    with torch.autocast("cuda", torch.bfloat16):
+        losses = [model(x).float().square().mean() for model in (twin.network, network)]
+    gradients = twin.gradients(torch.autograd.grad(losses[0], twin.leaves))
+    for gradient, wanted in zip(gradients, torch.autograd.grad(losses[1], list(network.parameters())), strict=True):
+        assert distance(gradient, wanted) < 0.02
+
+
+def test_the_twin_calls_hooks():
+    from isogon.lab.gpu.fused._network import Twin
+
+    network = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3, bias=False)).cuda()
+    network[2].register_forward_hook(lambda module, inputs, output: output * 0)
+    assert not Twin(network, torch.bfloat16, 1).network(torch.randn(4, 8, device="cuda")).any()
+
+
 @pytest.mark.parametrize("count", [60, pytest.param(1000, marks=pytest.mark.slow)])
 def test_refills_leave_no_memory_behind(make_config, count):
     """Neither the GPU's nor the host's, over so many lanes of one call, each of one epoch."""
