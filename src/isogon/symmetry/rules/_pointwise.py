@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import torch
 
 from isogon.symmetry import _state as st
 from isogon.symmetry._degree import TOLERANCE
@@ -269,11 +270,14 @@ def choose(op: Operation, condition: State, self: Any = None, other: Any = None)
     if op.into_softmax and _masks(self) ^ _masks(other):
         kept, filling = (other, self) if _masks(self) else (self, other)
         number = filling.value if isinstance(filling, State) else filling
-        out = op.lift(op.condition(op.pick_part(op.state(kept).plain()), condition), op.shape)
+        scores = op.state(kept)
+        out = op.lift(op.condition(op.pick_part(scores.plain()), condition), op.shape)
         hidden = condition.facts.numbers if number is not None and number <= -st.INFINITE else None
         if hidden is not None and kept is self:
             hidden = ~hidden.bool()
-        return op.behind_mask(out, hidden, op.lift(condition, op.shape).varies).with_(nonneg=False)
+        numbers = None if hidden is None else torch.where(hidden.bool(), -torch.inf, 0.0)
+        pattern = st.pattern_beside(scores, op.zeros(()).with_(value=None, numbers=numbers))
+        return op.behind_mask(out, hidden, op.lift(condition, op.shape).varies).with_(nonneg=False, pattern=pattern)
     a, b = op.state(self), op.state(other)
     out = op.lift(op.condition(op.choice(a, b, "is chosen beside"), condition), op.shape)
     # Each element is one of the two, so that what it is multiplied by varies as the condition and the two do; zeros
