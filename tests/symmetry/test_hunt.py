@@ -269,6 +269,10 @@ class RandomNet(nn.Module):
         self.head = HEADS[head]()
 
     def body(self, x: Tensor) -> Tensor:
+        return self.values(x)[-1]
+
+    def values(self, x: Tensor) -> list[Tensor]:
+        """The input and what each step makes."""
         seen = [x]
         for (name, first, second), module in zip(self.plan, self.steps, strict=True):
             a = seen[-1 - first % min(len(seen), 2)]
@@ -276,7 +280,7 @@ class RandomNet(nn.Module):
             b = b.roll(1, 0)  # a − a, a − c·a and a / a are beyond any rule
             # An in-place step must not destroy what a later step reads.
             seen.append(module(a.clone() if "in place" in name else a) if name in UNARY else BINARY[name](a, b))
-        return seen[-1]
+        return seen
 
     def forward(self, x: Tensor) -> Any:
         return self.head(self.body(x))
@@ -290,8 +294,8 @@ def hunt(plan: list[tuple[str, int, int]], head: str, contradicted: Callable[...
     assume(sum("attention" in name for name, _, _ in plan) <= 1)
     torch.manual_seed(len(plan))
     model, x = RandomNet(plan, head), torch.randn(BATCH, CHANNELS, SIDE, SIDE)
-    # A product of matrices full of zeros may be zero, which no rule can see.
-    assume(bool(model.body(x).any()))
+    # What is zero by chance, such as a product of matrices full of zeros or ReLU(−ReLU), no rule can see.
+    assume(all(bool(value.any()) for value in model.values(x)))
     scale_map = check(model, x)
     note(str(scale_map))
     found = contradicted(scale_map, model, x)
