@@ -304,6 +304,7 @@ def hunt(plan: list[tuple[str, int, int]], head: str, contradicted: Callable[...
 
 @settings(max_examples=50, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
 @given(st.lists(steps, min_size=1, max_size=7), st.sampled_from(list(HEADS)))
+@example([("conv bias", 0, 0), ("where", 0, 1), ("conv", 0, 0)], "batch norm frozen linear")  # a bias of some places
 @example([("conv", 0, 0), ("where", 0, 1), ("where", 0, 1)], "nothing")  # a choice of one part of a choice
 @example([("zero a channel", 0, 0), ("gate scalar", 0, 0)], "layer norm")  # a factor that all but zeros share
 @example([("shift scalar", 0, 0), ("swap halves", 0, 0), ("softmax", 0, 0)], "nothing")  # parts with one shift

@@ -280,6 +280,9 @@ def choose(op: Operation, condition: State, self: Any = None, other: Any = None)
         return op.behind_mask(out, hidden, op.lift(condition, op.shape).varies).with_(nonneg=False, pattern=pattern)
     a, b = op.state(self), op.state(other)
     out = op.lift(op.condition(op.choice(a, b, "is chosen beside"), condition), op.shape)
+    # Which is chosen does not change, so that the choice is linear: a norm may yet take such a shift away.
+    linear = (a.shifted | b.shifted) & ~(a.broken | b.broken) & condition.fixed & ~condition.shifted
+    out = out.with_(reason=op.in_doubt(out, linear, f"{op.place} gives a shift to a part of {{0}}"))
     # Each element is one of the two, so that what it is multiplied by varies as the condition and the two do; zeros
     # are zeros whatever they are multiplied by.
     a, b, mask = (op.lift(x, op.shape) for x in (a, b, condition))
