@@ -82,7 +82,8 @@ class GraphedTraining:
     def _apart(self) -> Iterator[None]:
         """On the lane's stream, and a random network with random numbers of its own, which no other lane draws from."""
         generator = _generator(self.training.device)
-        shared, shared_on_host = generator.graphsafe_get_state(), torch.get_rng_state()
+        shared = generator.graphsafe_get_state()
+        shared_on_host = torch.get_rng_state() if self.training.is_random else None
         generator.graphsafe_set_state(self._chance)
         if self._chance_on_host is not None:
             torch.set_rng_state(self._chance_on_host)
@@ -91,7 +92,7 @@ class GraphedTraining:
                 yield
         finally:
             generator.graphsafe_set_state(shared)
-            if self.training.is_random:
+            if shared_on_host is not None:
                 self._chance_on_host = torch.get_rng_state()
                 torch.set_rng_state(shared_on_host)
 

@@ -38,8 +38,8 @@ def _cross_entropy(logits, labels, gradient, loss, sums, samples, classes, ROWS:
         hit = column[None, :] == label[:, None]
         chosen = tl.sum(tl.where(hit & mask, value, 0.0), 1)
         total += tl.sum(tl.where(here, tl.log(norm) + top - chosen, 0.0))
-        # The first of equal ones, as torch's argmax on a CPU.
         counted += tl.sum(tl.where(here, 1.0, 0.0))
+        # The first of equal ones, as torch's argmax on a CPU.
         best = tl.min(tl.where((value == top[:, None]) & mask, column[None, :], CLASSES), 1)
         right += tl.sum(tl.where(here & (best == label), 1.0, 0.0))
         slope = (power / norm[:, None] - tl.where(hit, 1.0, 0.0)) / samples

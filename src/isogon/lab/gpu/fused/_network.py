@@ -148,9 +148,8 @@ class Twin:
                     setattr(parent, name, _Convolution(child, self._copy(weight)))
                 continue
             elif type(child) is nn.Linear and dtype != child.weight.dtype and self._is_own(child):
-                setattr(
-                    parent, name, _Linear(*(None if p is None else self._copy(p) for p in (child.weight, child.bias)))
-                )
+                bias = None if child.bias is None else self._copy(child.bias)
+                setattr(parent, name, _Linear(self._copy(child.weight), bias))
                 continue
             self._change(child, dtype)
 
