@@ -34,15 +34,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 from machine import processor
+from replay import ABOUT, read_table
 
 import isogon
 from isogon import Recipe
+from isogon.errors import ArgumentError
 from isogon.files import write_whole
 from isogon.lab import Config, Run, lanes, run_all
 
 TABLES = Path(__file__).parent / "tables"
-#: key of the description in a table's file
-ABOUT = b"isogon_table"
 FRACTIONS = (1 / 16, 1 / 8, 1 / 4, 1.0)
 #: seeds of a cell on parts of the data; on all of it those of the best cells once the grid is done, and how many cells
 _SEEDS, _SEEDS_OF_BEST, _BEST = 3, 5, 5
@@ -168,10 +168,10 @@ class Table:
         known = next((file for file in (self._file, TABLES / f"{name}.parquet") if file.exists()), None)
         self.rows, self._about = pd.DataFrame(), {}
         if known is not None:
-            table = pq.read_table(known)
-            self.rows, self._about = table.to_pandas(), json.loads(table.schema.metadata[ABOUT])
+            self.rows, self._about = read_table(known)
             if self._about["work"] != self._description():
-                raise SystemExit(f"{known} was made with other settings: remove it, or take the settings back.")
+                rule = "made with the settings that the work has now"
+                raise ArgumentError("table", rule, str(known), "remove it, or take the settings back")
         places = self.rows[list(PlannedRun._fields)].itertuples(index=False) if len(self.rows) else ()
         self._ended = {PlannedRun(*place) for place in places}
 
@@ -369,7 +369,10 @@ def main() -> None:
     command = shlex.join(["python", "benchmarks/make_table.py", *options.works, "--engine", options.engine])
     options.out.mkdir(parents=True, exist_ok=True)
     for name in options.works:
-        table = Table(name, options.out)
+        try:
+            table = Table(name, options.out)
+        except ArgumentError as error:
+            parser.error(str(error))
         if options.data_root is not None:
             table.work = replace(table.work, settings={**table.work.settings, "data_root": options.data_root})
         if options.plan:

@@ -24,16 +24,27 @@ from typing import Any, Self
 
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 from isogon import Recipe
+from isogon.errors import ArgumentError
 from isogon.search import Trial
 
 #: key of the description in a table's file
 ABOUT = b"isogon_table"
 #: cells are pooled with those of their quarter, from the best to the worst
 _QUARTERS = 4
+
+
+def read_table(file: Path) -> tuple[pd.DataFrame, dict[str, Any]]:
+    """The rows of a table and its description."""
+    try:
+        table = pq.read_table(file)
+        return table.to_pandas(), json.loads(table.schema.metadata[ABOUT])
+    except (OSError, pa.ArrowException, KeyError, TypeError, ValueError):
+        raise ArgumentError("table", "a file of make_table.py", str(file), "name another, or remove it") from None
 
 
 @dataclass(frozen=True)
@@ -73,8 +84,8 @@ class Landscape:
 
     @classmethod
     def read(cls, file: str | Path) -> Self:
-        table = pq.read_table(file)
-        return cls(Path(file).stem, table.to_pandas(), json.loads(table.schema.metadata[ABOUT]))
+        rows, about = read_table(Path(file))
+        return cls(Path(file).stem, rows, about)
 
     @property
     def box(self) -> tuple[tuple[float, float], tuple[float, float]]:

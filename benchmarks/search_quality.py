@@ -49,7 +49,7 @@ from make_table import TABLES
 from numpy.typing import NDArray
 from replay import Landscape, Replayed
 
-from isogon.errors import IsogonError
+from isogon.errors import ArgumentError, IsogonError
 from isogon.search import Study, fit_curve, transfer_trend
 from isogon.search._run import _fit_curves
 from isogon.search.fit import default_grid, extension, round_factor
@@ -359,7 +359,10 @@ def main() -> None:
     options = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"
     files = [Path(work) if work.endswith(".parquet") else TABLES / f"{work}.parquet" for work in options.works]
-    chosen = {file.stem: _landscape(file) for file in files}
+    try:
+        chosen = {file.stem: _landscape(file) for file in files}
+    except ArgumentError as error:
+        parser.error(str(error))
     chosen_files = {file.stem: file for file in files}
     results: list[dict[str, Any]] = []
     start = time.perf_counter()

@@ -16,6 +16,7 @@ from replay import ABOUT, Landscape, Replayed
 from search_quality import SEARCHERS, at_costs, isogon_one_unknown
 
 from isogon import Recipe
+from isogon.errors import ArgumentError
 from isogon.lab import lanes, train
 from isogon.search import Study, run
 
@@ -183,6 +184,21 @@ def test_a_table_is_made_of_real_trainings_and_continued(tmp_path, monkeypatch, 
     assert float(rows.test_accuracy.iloc[-1]) == pytest.approx(train(one).accuracy, abs=0.02)
     assert found.fractions == [1 / 16, 1 / 8, 1 / 4, 1.0]
     assert "best so far" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("content", [b"", b"PAR1", b"no table"])
+def test_what_is_no_table_is_refused_in_a_sentence(tmp_path, monkeypatch, capsys, content):
+    import make_table
+
+    file = tmp_path / "cnn4-sgd.parquet"
+    file.write_bytes(content)
+    with pytest.raises(ArgumentError, match="table must be a file of make_table"):
+        Landscape.read(file)
+    monkeypatch.setattr("sys.argv", ["make_table.py", "cnn4-sgd", "--plan", "--out", str(tmp_path)])
+    with pytest.raises(SystemExit) as stop:
+        make_table.main()
+    assert stop.value.code == 2
+    assert "remove it" in capsys.readouterr().err
 
 
 def test_a_grid_grows_to_the_side_of_its_best_cell(tmp_path, monkeypatch):
